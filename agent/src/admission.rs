@@ -53,6 +53,7 @@ impl Class {
             | Cause::Left
             | Cause::AgentLost
             | Cause::SilentHost
+            | Cause::Unreachable
             | Cause::Isolated
             | Cause::Rejoined
             | Cause::Returned

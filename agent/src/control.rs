@@ -288,6 +288,8 @@ pub struct Control {
     accepted: u64,
     /// Somebody who reads over HTTP waits for kept events.
     asked_over_http: bool,
+    /// A host was met, or a life of one is over, and that is not on disk yet.
+    has_met: bool,
 }
 
 /// What the control thread is made of.
@@ -508,6 +510,7 @@ impl Control {
             interfaces_looked_at: None,
             accepted: 0,
             asked_over_http: false,
+            has_met: false,
         }
     }
 
@@ -630,6 +633,17 @@ impl Control {
     // ---- what the loop tells ------------------------------------------------------------------------------------------------
 
     fn hear(&mut self) -> bool {
+        let goes_on = self.hear_all();
+        // At once: who was met counts for majorities, also of an agent that is killed now.
+        if std::mem::take(&mut self.has_met)
+            && let Err(e) = self.state.save()
+        {
+            tracing::error!("{e}");
+        }
+        goes_on
+    }
+
+    fn hear_all(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             match self.happened.try_recv() {
                 Ok(Happened::Event(event, source)) => self.event(*event, source),
@@ -647,7 +661,10 @@ impl Control {
                 Ok(Happened::Maintenance { host, maintenance, is_fresh }) => {
                     self.maintenance_learned(&host, &maintenance, is_fresh);
                 }
-                Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
+                Ok(Happened::PeerIncarnation(name, n)) => {
+                    self.state.set_peer(&name, n);
+                    self.has_met = true;
+                }
                 Err(TryRecvError::Empty) => return true,
                 Ok(Happened::RingGone(index, Made::Socket(_))) => self.rings.give_back(index),
                 Ok(Happened::RingGone(_, Made::Kernel(subscriber))) => self.rings.unmake(subscriber),

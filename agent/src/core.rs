@@ -242,6 +242,8 @@ pub struct Core {
     own: Own,
     housekeeping_at: u64,
     complained: Complaints,
+    /// Hosts whose members the groups of this one have excluded because they were unreachable, and which incarnations of them.
+    excluded: BTreeMap<u32, u32>,
     /// What came that nobody wanted.
     pub(crate) unwanted: unwanted::Watch,
     monitored_by: BTreeMap<(u32, u32), u32>,
@@ -294,6 +296,8 @@ struct Complaints {
     clash_count: u64,
     foreign: Complaint,
     urgent_lost: u64,
+    /// Since when the fence should be armed; `u64::MAX`: that was told.
+    fence: Option<u64>,
 }
 
 /// One counter that an operator should hear of, and when it was told.
@@ -356,6 +360,7 @@ impl Core {
             own: Own::new(now),
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
+            excluded: BTreeMap::new(),
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),
             unknown_rows: (0, 0),
@@ -418,7 +423,7 @@ impl Core {
                     // This life is new already: what the former one sent is not heard again.
                     self.open_fence(now);
                 }
-            } else if self.promises() {
+            } else {
                 self.host_changed(now);
             }
         }
@@ -586,7 +591,8 @@ impl Core {
         }
         // The verdict that it is there comes before it has a place here.
         let peer = self.node.detector().peers().find(|p| p.node == node);
-        peer.map_or_else(|| format!("{node:08x}"), |p| p.name.to_owned())
+        let known = || self.start.known.keys().find(|name| fide_wire::name_id(name) == node).cloned();
+        peer.map(|p| p.name.to_owned()).or_else(known).unwrap_or_else(|| format!("{node:08x}"))
     }
 
     fn app_name(&self, node: u32, app: u32) -> String {

@@ -36,6 +36,9 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::SilentHost if app.is_some() => format!("{what} is taken for dead: its host fell silent"),
         Cause::SilentHost => format!("{what} fell silent on every path and its kernel does not answer"),
         Cause::PathDown => format!("path {code} from {what} loses what another carries: a network fault, not a crash"),
+        Cause::Unreachable => {
+            format!("{what} is silent here on every path, and another host hears it: a fault of the network between, not a crash")
+        }
         Cause::Hung => match ProgressSource::from_code(code) {
             Some(ProgressSource::Report) => format!("{what} is hung, an application of its host found; it did not end"),
             Some(source) => format!("{what} makes no progress: {source} has not moved for its limit; it did not end"),

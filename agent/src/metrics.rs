@@ -310,8 +310,9 @@ fn packets(t: &mut Text, s: &Status) {
 fn hosts(t: &mut Text, s: &Status) {
     t.family("fide_host_state", GAUGE, "1 for the state a host is in.");
     for h in &s.hosts {
-        let states = detector::State::ALL.map(detector::State::name);
-        for state in states {
+        let judged = detector::State::ALL.map(detector::State::name);
+        let states: Vec<&str> = judged.into_iter().chain([Cause::Unreachable.name()]).collect();
+        for state in states.iter().copied() {
             t.sample("fide_host_state", &[("host", &h.name), ("state", state)], u8::from(h.state == state));
         }
         if !states.contains(&h.state.as_str()) {

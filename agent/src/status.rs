@@ -80,6 +80,7 @@ impl LoopHandle {
                     node_id: row.node,
                     incarnation: row.incarnation,
                     state: row.state.into(),
+                    heard_by: row.heard_by.into_iter().map(Into::into).collect(),
                     timeout_ns: row.timeout_ns,
                     paths: row.paths[..paths].to_vec(),
                     apps,

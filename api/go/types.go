@@ -84,6 +84,7 @@ const (
 	CauseIsolated       Cause = C.FIDE_CAUSE_ISOLATED
 	CauseHung           Cause = C.FIDE_CAUSE_HUNG
 	CauseOutOfMemory    Cause = C.FIDE_CAUSE_OUT_OF_MEMORY
+	CauseUnreachable    Cause = C.FIDE_CAUSE_UNREACHABLE
 	CausePathUp         Cause = C.FIDE_CAUSE_PATH_UP
 	CauseReturned       Cause = C.FIDE_CAUSE_RETURNED
 	CauseContractKept   Cause = C.FIDE_CAUSE_CONTRACT_KEPT

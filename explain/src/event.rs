@@ -33,6 +33,7 @@ pub fn paint(cause: Cause) -> Paint {
         Cause::AgentLost
         | Cause::Hung
         | Cause::PathDown
+        | Cause::Unreachable
         | Cause::ContractBroken
         | Cause::Isolated
         | Cause::ObserverPaused

@@ -306,6 +306,11 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::AgentLost => format!("The agent of {node} is gone or stuck, while the kernel of {node} still answers."),
         Cause::SilentHost => format!("There was no sign of {node} on any path for longer than its timeout."),
         Cause::PathDown => format!("Path {} loses what {node} sends, while another path carries it.", event.code),
+        Cause::Unreachable => format!(
+            "{node} is silent here on every path, and {} hears it: the network between {node} and {} is at fault.",
+            event.evidence.as_ref().map_or_else(|| "another host".to_owned(), |e| e.heard_by.join(", ")),
+            event.observer
+        ),
         Cause::PathUp => format!("Path {} carries heartbeats from {node} again.", event.code),
         Cause::ContractBroken => format!("Heartbeats of {node} came later than the contract allows."),
         Cause::ContractKept => format!("Heartbeats of {node} keep the contract again."),

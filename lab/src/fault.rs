@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::lab::Lab;
-use crate::names::{BRIDGE, host_name, queue_name, switch_namespace};
+use crate::names::{BRIDGE, host_mac, host_name, queue_name, switch_namespace};
 use crate::state::State;
 use crate::tool;
 use crate::wiring;
@@ -73,6 +73,16 @@ pub struct LinkFaults {
     pub slow_to_host_bps: Option<u64>,
     /// The NIC does not exist.
     pub removed: bool,
+    /// The hosts of which it receives nothing: bit `h - 1` is host `h`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub deaf_to: u128,
+}
+
+/// Hosts that a host can be deaf to.
+const DEAF_TO_MAX: u16 = u128::BITS as u16;
+
+const fn is_zero(bits: &u128) -> bool {
+    *bits == 0
 }
 
 impl LinkFaults {
@@ -86,7 +96,7 @@ impl LinkFaults {
     }
 
     fn needs_clsact(&self) -> bool {
-        self.drop_from_host || self.drop_to_host || self.slow_from_host_bps.is_some()
+        self.drop_from_host || self.drop_to_host || self.slow_from_host_bps.is_some() || self.deaf_to != 0
     }
 }
 
@@ -97,6 +107,19 @@ impl Lab {
     /// If the host, the network or the NIC does not exist, or iproute2 refuses.
     pub fn cut(&self, host: u16, net: u8, cut: Cut) -> Result<(), LabError> {
         self.change_link(host, net, |faults| faults.add(cut))
+    }
+
+    /// A host receives nothing on one network of what another one sends, and everything else as before: as behind a switch with a
+    /// wrong table, or of which half died. Cuts of this kind add up until [`Lab::heal`] of the host that is deaf.
+    ///
+    /// # Errors
+    /// As [`Lab::cut`]; of the host's own frames, or of a host above 128, it is refused.
+    pub fn deafen(&self, host: u16, to: u16, net: u8) -> Result<(), LabError> {
+        self.check_host(to)?;
+        if host == to || to > DEAF_TO_MAX {
+            return Err(LabError::BadSpec(format!("h{host} cannot be made deaf to h{to}")));
+        }
+        self.change_link(host, net, |faults| faults.deaf_to |= 1 << (to - 1))
     }
 
     /// Undoes every cut and slow-down of the cable between a host and a network. A removed NIC stays away.
@@ -256,7 +279,7 @@ impl Lab {
     }
 
     fn apply(&self, host: u16, net: u8, before: LinkFaults, after: LinkFaults, switch_off: bool) -> Result<(), LabError> {
-        let steps = Steps::between(host, before, after, switch_off);
+        let steps = Steps::between((host, net), before, after, switch_off);
         let switch = switch_namespace(self.name(), net);
         let what = format!("change the link of h{host} to network {net}");
         tool::batch("ip", &switch, &steps.ip_first, &what)?;
@@ -279,7 +302,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn between(host: u16, before: LinkFaults, after: LinkFaults, switch_off: bool) -> Self {
+    fn between((host, net): (u16, u8), before: LinkFaults, after: LinkFaults, switch_off: bool) -> Self {
         let (port, queue) = (host_name(host), queue_name(host));
         let mut steps = Steps::default();
 
@@ -303,6 +326,19 @@ impl Steps {
             }
             if was && !is && after.needs_clsact() {
                 steps.tc.push(format!("filter del dev {port} {way} pref 1"));
+            }
+        }
+
+        for other in 1..=DEAF_TO_MAX {
+            let is_deaf = |faults: &LinkFaults| faults.deaf_to & 1 << (other - 1) != 0;
+            let pref = DEAF_PREF + other;
+            match (is_deaf(&before), is_deaf(&after)) {
+                (false, true) => {
+                    let drop = drop_of(&host_mac(other, net));
+                    steps.tc.push(format!("filter add dev {port} egress protocol all pref {pref} bpf da bytecode '{drop}'"));
+                }
+                (true, false) if after.needs_clsact() => steps.tc.push(format!("filter del dev {port} egress pref {pref}")),
+                _ => {}
             }
         }
 
@@ -342,6 +378,18 @@ impl Steps {
     }
 }
 
+/// Filters of frames of one host have this priority and the host's number.
+const DEAF_PREF: u16 = 100;
+
+/// Classic BPF that drops the frames of this sender: loads the upper four and the lower two bytes of the source address, and returns
+/// TC_ACT_SHOT if both are equal, else TC_ACT_UNSPEC.
+fn drop_of(mac: &str) -> String {
+    let bytes = mac.split(':').filter_map(|byte| u64::from_str_radix(byte, 16).ok());
+    let mac = bytes.fold(0, |mac, byte| mac << 8 | byte);
+    let (upper, lower) = (mac >> 16, mac & 0xffff);
+    format!("6,32 0 0 6,21 0 3 {upper},40 0 0 10,21 0 1 {lower},6 0 0 2,6 0 0 {}", u32::MAX)
+}
+
 /// A token bucket that holds little more than one frame and lets 4 MB wait.
 fn bucket(bits_per_second: u64) -> String {
     format!("tbf rate {bits_per_second}bit burst 2000 limit 4000000")
@@ -358,6 +406,7 @@ mod tests {
         slow_from_host_bps: None,
         slow_to_host_bps: None,
         removed: false,
+        deaf_to: 0,
     };
 
     fn with(cut: Cut) -> LinkFaults {
@@ -368,17 +417,17 @@ mod tests {
 
     #[test]
     fn nothing_to_change_runs_nothing() {
-        assert_eq!(Steps::between(1, NONE, NONE, false), Steps::default());
+        assert_eq!(Steps::between((1, 0), NONE, NONE, false), Steps::default());
         let all = LinkFaults { slow_from_host_bps: Some(9), slow_to_host_bps: Some(9), ..with(Cut::Silent) };
-        assert_eq!(Steps::between(1, all, all, false), Steps::default());
+        assert_eq!(Steps::between((1, 0), all, all, false), Steps::default());
     }
 
     #[test]
     fn a_pulled_cable_closes_the_port_and_a_silent_cut_leaves_it_open() {
-        let pulled = Steps::between(2, NONE, with(Cut::Carrier), false);
+        let pulled = Steps::between((2, 0), NONE, with(Cut::Carrier), false);
         assert_eq!((pulled.ip_first, pulled.tc.len()), (vec!["link set h2 down".to_string()], 0));
 
-        let silent = Steps::between(2, NONE, with(Cut::Silent), false);
+        let silent = Steps::between((2, 0), NONE, with(Cut::Silent), false);
         assert!(silent.ip_first.is_empty() && silent.ip_last.is_empty());
         assert_eq!(
             silent.tc,
@@ -388,21 +437,32 @@ mod tests {
                 "filter add dev h2 egress protocol all pref 1 bpf da bytecode '1,6 0 0 2'",
             ]
         );
-        assert_eq!(Steps::between(2, with(Cut::Silent), NONE, false).tc, ["qdisc del dev h2 clsact"]);
+        assert_eq!(Steps::between((2, 0), with(Cut::Silent), NONE, false).tc, ["qdisc del dev h2 clsact"]);
     }
 
     #[test]
     fn healing_a_cable_of_a_switch_without_power_does_not_give_it_a_carrier() {
-        assert!(Steps::between(2, with(Cut::Carrier), NONE, true).ip_last.is_empty());
-        assert_eq!(Steps::between(2, with(Cut::Carrier), NONE, false).ip_last, ["link set h2 up"]);
+        assert!(Steps::between((2, 0), with(Cut::Carrier), NONE, true).ip_last.is_empty());
+        assert_eq!(Steps::between((2, 0), with(Cut::Carrier), NONE, false).ip_last, ["link set h2 up"]);
     }
 
     #[test]
     fn the_last_fault_to_go_takes_the_hook_along_and_no_other_does() {
         let slow = LinkFaults { slow_from_host_bps: Some(1000), ..NONE };
         let both = LinkFaults { drop_from_host: true, ..slow };
-        assert_eq!(Steps::between(1, both, slow, false).tc, ["filter del dev h1 ingress pref 1"]);
-        let end = Steps::between(1, slow, NONE, false);
+        assert_eq!(Steps::between((1, 0), both, slow, false).tc, ["filter del dev h1 ingress pref 1"]);
+        let end = Steps::between((1, 0), slow, NONE, false);
         assert_eq!((end.tc, end.ip_last), (vec!["qdisc del dev h1 clsact".to_string()], vec!["link del q1".to_string()]));
+    }
+
+    #[test]
+    fn frames_of_one_host_are_told_by_its_address() {
+        let deaf = LinkFaults { deaf_to: 0b100, ..NONE };
+        let steps = Steps::between((1, 0), NONE, deaf, false);
+        assert_eq!(steps.tc.len(), 2);
+        assert!(steps.tc[1].starts_with("filter add dev h1 egress protocol all pref 103 bpf da bytecode '6,32 0 0 6,21 0 3 "));
+        assert_eq!(drop_of("02:fd:00:00:01:03"), "6,32 0 0 6,21 0 3 50135040,40 0 0 10,21 0 1 259,6 0 0 2,6 0 0 4294967295");
+        let more = LinkFaults { deaf_to: 0b110, ..NONE };
+        assert_eq!(Steps::between((1, 0), more, deaf, false).tc, ["filter del dev h1 egress pref 102"]);
     }
 }

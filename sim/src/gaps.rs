@@ -1166,7 +1166,7 @@ impl World {
                 }
             }
             // The node makes questions of these.
-            NodeEvent::Act(Action::Probe { .. } | Action::Knock { .. }) => {}
+            NodeEvent::Act(Action::Probe { .. } | Action::Knock { .. } | Action::AskOthers { .. }) => {}
             NodeEvent::Act(Action::Restarts { node, incarnation }) => {
                 let back_ms = self.back_ms.get(&(node, incarnation)).copied().unwrap_or(0);
                 let by_ns = self.now + u64::from(back_ms) * 1_000_000;
@@ -1180,6 +1180,7 @@ impl World {
             | NodeEvent::Whole { .. }
             | NodeEvent::Announced { .. }
             | NodeEvent::Margin { .. }
+            | NodeEvent::Fenced { .. }
             | NodeEvent::Forgotten { .. } => {}
             NodeEvent::GivenUp { incarnation, .. } => self.given_up(host, incarnation),
             NodeEvent::Fence(step) => self.move_gates(host, step),

@@ -268,6 +268,7 @@ pub(crate) fn facts(host: usize, boot: u128, now_ns: u64) -> Content {
         size_max: CONTRACT.size_max,
         renewed: false,
         fence: None,
+        starting: None,
         addresses: [Some([10, 0, (host >> 8) as u8, host as u8].into()), None],
         name: name(host).into(),
     })

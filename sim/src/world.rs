@@ -5,14 +5,14 @@
 //! kernels, cables, clocks, memory, clients, the fence and the witness. Nothing reads a clock or
 //! draws a number from outside, so a plan is a world.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use fide_proto::consensus::log::{Config, EngineMessage, Epoch, Log, Message, Output};
 use fide_proto::consensus::memory::{Answer, Request, RequestId};
 use fide_proto::consensus::policy::{self, Ask, Policy};
 use fide_proto::consensus::{Halted, Kind};
-use fide_proto::detector::{Action, AppState, ProbeResult, State};
+use fide_proto::detector::{Action, AppState, How, ProbeResult, State};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet, Refused};
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
@@ -22,6 +22,7 @@ use fide_proto::services::groups::member;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, State as RowState, read_rows};
 use fide_wire::frame::{Header, Kind as FrameKind};
+use fide_wire::packet::ReportEntry;
 use fide_wire::verdict::{Cause, Grade};
 
 use crate::engines;
@@ -983,12 +984,36 @@ impl World {
         let h = &mut self.hosts[from];
         let transmit = h.node.poll_transmit(local, h.numbers, || self.rng.bits(), &mut body);
         if transmit.is_none() {
-            // Nobody reports here (who was given up is told by itself); what stays due would be the next event for ever.
-            while h.node.poll_report(local, |_, _| Heard::default(), &mut body) {}
+            // Reports are no packets here (who was given up is told by itself). What is asked of others they say at once.
+            while self.hosts[from].node.poll_report(local, |_, _| Heard::default(), &mut body) {
+                let asks = |entry: &ReportEntry| entry.flags & ReportEntry::ASKS != 0;
+                let asked: BTreeSet<u32> = ReportEntry::read_all(&body).filter(asks).map(|entry| entry.node).collect();
+                asked.into_iter().for_each(|node| self.others_state(from, node, local));
+            }
         }
         let made = transmit.map(|transmit| (transmit.to, self.frame_of(from, transmit.kind, body.clone())));
         self.body = body;
         made
+    }
+
+    /// Every host that can says what it has received last of this one.
+    fn others_state(&mut self, asker: usize, node: u32, local: u64) {
+        let Some(of) = self.index(node) else { return };
+        for by in (0..self.hosts.len()).filter(|by| ![asker, of].contains(by)) {
+            let h = &self.hosts[by];
+            if !h.up
+                || h.fenced
+                || h.paused_until > self.now
+                || (0..PATHS).all(|path| self.cut(by, path) || self.cut(asker, path))
+            {
+                continue;
+            }
+            let Slot { incarnation, rows, .. } = h.table[of];
+            let number = rows.iter().map(|row| row.last_number).max().unwrap_or(0);
+            let company = h.node.detector().company(node);
+            let detector = self.hosts[asker].node.detector_mut();
+            detector.stated((self.ids[by], company), node, (incarnation, number), How::Heard, local);
+        }
     }
 
     fn frame_of(&mut self, from: usize, kind: FrameKind, body: Vec<u8>) -> Frame {
@@ -1100,6 +1125,7 @@ impl World {
                 // Nobody reports here: who was given up is told by itself.
                 | machine::Event::Fence(_)
                 | machine::Event::GivenUp { .. }
+                | machine::Event::Fenced { .. }
                 | machine::Event::Margin { .. }
                 | machine::Event::Forgotten { .. } => {}
             }
@@ -1139,7 +1165,7 @@ impl World {
                 }
             }
             // The node makes questions of these.
-            Action::Probe { .. } | Action::Knock { .. } => {}
+            Action::Probe { .. } | Action::Knock { .. } | Action::AskOthers { .. } => {}
             Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
         }
     }

@@ -121,3 +121,9 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         assert!(run(seed, profile, None, false).is_ok(), "{neglect:?}: seed {seed} breaks without it, too");
     }
 }
+
+/// Networks that fail in part: pairs of hosts, chains, any pattern, one way and both ways.
+#[test]
+fn swim_4_1_nobody_is_dead_whom_a_host_hears_that_is_heard_here() {
+    explore(Profile::Partial, 2_000);
+}

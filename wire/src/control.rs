@@ -791,6 +791,12 @@ pub struct FenceStatus {
     /// Others who have confirmed, by name.
     #[serde(default)]
     pub confirmed_by: Vec<String>,
+    /// All hosts of which so many must confirm, by name: those that this host has heard of and that have not left.
+    #[serde(default)]
+    pub observers: Vec<String>,
+    /// Those of them that confirm nothing now.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
     /// Interfaces that are guarded.
     #[serde(default)]
     pub interfaces: Vec<String>,
@@ -848,8 +854,11 @@ pub struct HostStatus {
     pub node_id: u32,
     /// Its incarnation.
     pub incarnation: u32,
-    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`, `restarting`.
+    /// `alive`, `late`, `unreachable`, `agent-lost`, `silent-host`, `left`, `restarting`.
     pub state: String,
+    /// Hosts that hear it, where it is `unreachable` from this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heard_by: Vec<String>,
     /// The timeout towards it now.
     pub timeout_ns: u64,
     /// Paths from it.

@@ -45,7 +45,9 @@ impl Level {
             | Cause::SilentHost
             | Cause::AgentLost
             | Cause::Hung => Level::Failure,
-            Cause::PathDown | Cause::Isolated | Cause::Fenced | Cause::NameClash | Cause::ForeignTraffic => Level::Fault,
+            Cause::PathDown | Cause::Unreachable | Cause::Isolated | Cause::Fenced | Cause::NameClash | Cause::ForeignTraffic => {
+                Level::Fault
+            }
             // An interface that came back.
             Cause::Interface if code != 0 => Level::Notice,
             Cause::Interface => Level::Fault,
@@ -73,6 +75,9 @@ pub const WATCH_EVENT_CODE: i32 = 1005;
 pub const TIMING_EVENT_CODE: i32 = 1007;
 /// `code` of [`Cause::Local`]: the configuration was read again.
 pub const RELOAD_EVENT_CODE: i32 = 1008;
+
+/// `code` of [`Cause::Local`]: the fence of this host is not armed although it should be.
+pub const FENCE_EVENT_CODE: i32 = 1010;
 
 /// `code` of [`Cause::Local`]: a maintenance begins or ends.
 pub const MAINTENANCE_EVENT_CODE: i32 = 1009;

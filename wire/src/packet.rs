@@ -499,8 +499,11 @@ pub struct ReportEntry {
     pub incarnation: u32,
     /// On which path.
     pub path: u8,
-    /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`], [`ReportEntry::FORMER`].
+    /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`], [`ReportEntry::FORMER`], [`ReportEntry::ASKS`], [`ReportEntry::RELAYED`],
+    /// [`ReportEntry::ANSWERS`].
     pub flags: u8,
+    /// Whom else the reporter hears, folded ([`company`]): who hears the same may know as much.
+    pub company: u16,
     /// The last number received.
     pub last_number: u64,
     /// The `sent_ns` of that packet, as its sender stamped it.
@@ -520,12 +523,19 @@ impl ReportEntry {
     pub const CONDEMNED: u8 = 2;
     /// That verdict is of a life of the reporter that is over, with what ran beside it: its fence was closed since, or its host was started anew.
     pub const FORMER: u8 = 4;
+    /// Everybody else is asked to report on this host at once.
+    pub const ASKS: u8 = 8;
+    /// The number is that of a heartbeat which others have reported, a later one than any that reached the reporter. Nothing else of the entry counts.
+    pub const RELAYED: u8 = 16;
+    /// Its kernel answers the reporter, which does not hear its agent.
+    pub const ANSWERS: u8 = 32;
 
     /// Appends the entry to a body.
     pub fn write(&self, body: &mut Vec<u8>) {
         body.extend_from_slice(&self.node.to_be_bytes());
         body.extend_from_slice(&self.incarnation.to_be_bytes());
-        body.extend_from_slice(&[self.path, self.flags, 0, 0]);
+        body.extend_from_slice(&[self.path, self.flags]);
+        body.extend_from_slice(&self.company.to_be_bytes());
         for word in [self.last_number, self.echo_sent_ns, self.hold_ns, self.jitter_max_ns] {
             body.extend_from_slice(&word.to_be_bytes());
         }
@@ -538,12 +548,21 @@ impl ReportEntry {
             incarnation: u32::from_be_bytes(be(b, 4)),
             path: b[8],
             flags: b[9],
+            company: u16::from_be_bytes(be(b, 10)),
             last_number: u64::from_be_bytes(be(b, 12)),
             echo_sent_ns: u64::from_be_bytes(be(b, 20)),
             hold_ns: u64::from_be_bytes(be(b, 28)),
             jitter_max_ns: u64::from_be_bytes(be(b, 36)),
         })
     }
+}
+
+/// A set of hosts, folded: two sets have the same value if they are the same, and hardly ever else.
+#[must_use]
+pub fn company(hosts: impl Iterator<Item = u32>) -> u16 {
+    // Ids are hashes of names already.
+    let folded = hosts.fold(0, |all: u32, node| all ^ node.wrapping_mul(0x9e37_79b1));
+    (folded ^ folded >> 16) as u16
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ pub enum Cause {
     Hung = 10,
     /// The kernel ended the process to get memory back, its cgroup's or the host's (the OOM killer); `code` is the signal, SIGKILL.
     OutOfMemory = 11,
+    /// A host is silent here on every path, and another host that is heard here hears it: a network fault between these two hosts, never a
+    /// crash. [`Cause::ContractKept`] ends it.
+    Unreachable = 12,
     /// A path carries heartbeats again.
     PathUp = 16,
     /// A host came (back) with a new incarnation.
@@ -62,7 +65,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 24] = [
+    pub const ALL: [Cause; 25] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -74,6 +77,7 @@ impl Cause {
         Cause::Isolated,
         Cause::Hung,
         Cause::OutOfMemory,
+        Cause::Unreachable,
         Cause::PathUp,
         Cause::Returned,
         Cause::ContractKept,
@@ -110,6 +114,7 @@ impl Cause {
             Cause::Isolated => "isolated",
             Cause::Hung => "hung",
             Cause::OutOfMemory => "out-of-memory",
+            Cause::Unreachable => "unreachable",
             Cause::PathUp => "path-up",
             Cause::Returned => "returned",
             Cause::ContractKept => "contract-kept",
@@ -393,6 +398,9 @@ pub struct Evidence {
     pub barriers: Vec<Barrier>,
     /// Other observers whose path reports name the same silence.
     pub also_reported_by: Vec<String>,
+    /// Who hears the host although this observer does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heard_by: Vec<String>,
     /// What the host had promised of its fence; absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FencePromise>,

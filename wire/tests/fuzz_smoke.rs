@@ -83,6 +83,7 @@ fn bodies() -> Vec<Vec<u8>> {
             incarnation: 2,
             path,
             flags: 3,
+            company: 9,
             last_number: u64::MAX,
             echo_sent_ns: 5,
             hold_ns: 6,
@@ -101,6 +102,7 @@ fn announcement() -> Vec<u8> {
         size_max: 1400,
         renewed: true,
         fence: None,
+        starting: None,
         addresses: [Some([10, 0, 0, 1].into()), Some([0xfe80, 0, 0, 0, 0, 0, 0, 1].into())],
         name: "größer".into(),
     };

@@ -174,6 +174,7 @@ fn vectors() -> Value {
         incarnation: 5,
         path: 1,
         flags: ReportEntry::SILENT,
+        company: 0x1234,
         last_number: 1 << 40,
         echo_sent_ns: 2 << 40,
         hold_ns: 3,
@@ -187,6 +188,7 @@ fn vectors() -> Value {
         size_max: 1200,
         renewed: false,
         fence: None,
+        starting: None,
         addresses: [Some([10, 0, 0, 1].into()), None],
         name: "alpha".into(),
     };

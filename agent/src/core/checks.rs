@@ -6,6 +6,7 @@ use crate::clock::now_ns;
 use crate::watchlist::Name;
 use fide_wire::PATHS;
 use fide_wire::control::CheckedPeer;
+use fide_wire::verdict::Cause;
 
 impl Core {
     /// Asks whoever may answer on these paths, so that their queues show that they are empty.
@@ -77,7 +78,10 @@ impl Core {
             host: peer.name.clone(),
             node: peer.node,
             incarnation: peer.incarnation,
-            host_state: state.map_or("unknown", State::name).into(),
+            host_state: match self.node.detector().heard_by(peer.node) {
+                Some(_) => Cause::Unreachable.name().into(),
+                None => state.map_or("unknown", State::name).into(),
+            },
             app_state,
             fence,
             // The detector does not call it silent before.

@@ -7,7 +7,11 @@ use crate::shares::EventSource;
 use fide_proto::node::fence::{HostFence, Step};
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::Record;
+use fide_wire::level::FENCE_EVENT_CODE;
 use fide_wire::verdict::{Cause, FenceMode, FencedWhy, Grade};
+
+/// A fence is armed within this, or its operator hears why it is not.
+const NOT_ARMED_NS: u64 = 2_000_000_000;
 
 impl Core {
     /// Whether nothing may leave.
@@ -158,6 +162,30 @@ impl Core {
         let app = (app, watchlist.identity(app));
         let (Some(driver), Some(fence)) = (self.fence.as_mut(), self.node.fence()) else { return Some(Err(none())) };
         Some(driver.cut_off(fence, app, |app| watchlist.is_alive(app)))
+    }
+
+    /// A fence that is not armed some time after its agent has started protects nothing, and its cgroups may be shut: told once, with who is
+    /// waited for.
+    pub(super) fn complain_of_fence(&mut self, now: u64) {
+        let is_starting = self.node.fence().is_some_and(|fence| fence.starting().is_some());
+        if !is_starting {
+            self.complained.fence = None;
+            return;
+        }
+        let since_ns = *self.complained.fence.get_or_insert(now);
+        if since_ns == u64::MAX || now.saturating_sub(since_ns) < NOT_ARMED_NS {
+            return;
+        }
+        self.complained.fence = Some(u64::MAX); // told
+        let Some(status) = self.fence_status() else { return };
+        let who = |hosts: &[String]| if hosts.is_empty() { "nobody".to_owned() } else { hosts.join(", ") };
+        let text = format!(
+            "the fence is not armed: {} of these hosts must confirm heartbeats, {}, and {} do not. Of one that is gone for good: fide forget HOST",
+            status.confirmations_needed,
+            who(&status.observers),
+            who(&status.waits_for),
+        );
+        self.tell_local(EventSource::OWN, FENCE_EVENT_CODE, text);
     }
 
     /// For `fide fence status`; `None` without a fence.

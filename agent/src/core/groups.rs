@@ -239,8 +239,25 @@ impl Core {
     pub(super) fn groups_judge(&mut self, v: &Verdict, now: u64) {
         // A kernel that says that nobody holds the agent's port says that its agent's process is gone, and with it the member.
         let is_gone = v.cause == Cause::AgentLost && v.evidence.paths.iter().any(|path| path.agent_absent);
-        let (cause, grade) = if is_gone { (Cause::Exited, Grade::Certain) } else { (v.cause, v.grade) };
+        let (cause, grade) = match v.cause {
+            _ if is_gone => (Cause::Exited, Grade::Certain),
+            // Members that do not hear each other decide nothing together: one excludes the other, as one that is silent.
+            Cause::Unreachable if !self.groups.is_empty() => {
+                self.excluded.insert(v.node, v.incarnation);
+                (Cause::SilentHost, Grade::Inferred)
+            }
+            cause => (cause, v.grade),
+        };
         self.groups.handle_verdict(now, v.node, v.incarnation, cause, grade);
+        // Whom this host's members excluded although it lived they never hear again: they begin anew when it is heard.
+        let is_back = v.cause == Cause::ContractKept && self.excluded.get(&v.node) == Some(&v.incarnation);
+        if v.cause != Cause::Unreachable && self.excluded.remove(&v.node).is_some() && is_back {
+            tracing::warn!(
+                "{} is heard again, whose members were excluded here because it was unreachable: starting a new incarnation",
+                self.node_name(v.node)
+            );
+            self.start_over(self.start.incarnation, now);
+        }
         if v.evidence.fenced {
             self.groups.handle_fenced(now, v.node, v.incarnation);
         }

@@ -22,6 +22,7 @@ impl Core {
         self.node.report(now);
         self.try_some(now);
         self.complain(now);
+        self.complain_of_fence(now);
         self.recover_stranded(now);
         self.receiver.check_pidfds();
         self.subscribers.tell_losses(self.receiver.mechanism());

@@ -107,6 +107,7 @@ impl Core {
                 Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),
                 Event::NameClash { .. } => self.complained.clash_count += 1,
                 Event::Fence(step) => self.move_gates(step, now),
+                Event::Fenced { node, incarnation } => self.fenced_later(node, incarnation, now),
                 Event::GivenUp { by, incarnation } => {
                     tracing::warn!("{} has given incarnation {incarnation} up: starting a new one", self.node_name(by));
                     self.start_over(incarnation, now);
@@ -120,7 +121,7 @@ impl Core {
         match action {
             Action::Verdict(v) => self.verdict(&v, notice, now),
             // The node makes questions of these.
-            Action::Probe { .. } | Action::Knock { .. } => {}
+            Action::Probe { .. } | Action::Knock { .. } | Action::AskOthers { .. } => {}
             Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
             // Its members of groups end with it.
             Action::Restarts { node, incarnation } => {
@@ -286,6 +287,14 @@ impl Core {
         }
         let (app, source) = ((v.app != 0).then(|| self.app_name(v.node, v.app)), self.source(v.node, v.app));
         self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), source, now);
+    }
+
+    /// A host that was told as silent is fenced now, by what the others say: what waits for that goes on.
+    fn fenced_later(&mut self, node: u32, incarnation: u32, now: u64) {
+        self.groups.handle_fenced(now, node, incarnation);
+        let (host, source) = (self.node_name(node), self.source(node, 0));
+        let text = format!("{host} is fenced: all who could keep its gates open have given it up");
+        self.tell_text(Cause::Fenced, Grade::Inferred, (&host, incarnation), 0, text, source, now);
     }
 
     /// What rings get of a verdict about a process, as its notice would have it.

@@ -71,6 +71,8 @@ pub struct HostRow {
     pub timeout_ns: u64,
     /// What comes of it.
     pub paths: [PathStatus; PATHS],
+    /// Who hears it although this host does not.
+    pub heard_by: Option<Name>,
     /// What it promised of its fence.
     pub fence: Option<FencePromise>,
 }
@@ -150,7 +152,12 @@ impl Core {
             name: peer.name.as_str().into(),
             node: peer.node,
             incarnation: peer.incarnation,
-            state: self.state_of(peer.node).map_or("unknown", |s| s.name()),
+            state: match self.state_of(peer.node) {
+                None => "unknown",
+                Some(_) if self.node.detector().heard_by(peer.node).is_some() => Cause::Unreachable.name(),
+                Some(state) => state.name(),
+            },
+            heard_by: self.node.detector().heard_by(peer.node).map(Name::from),
             timeout_ns: self.timeout_ns(peer.node).unwrap_or_default(),
             paths: std::array::from_fn(path_status),
             fence: self.promise_of(peer.node),

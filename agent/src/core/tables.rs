@@ -16,7 +16,6 @@ use fide_lane::{Lane, PathMode};
 use fide_proto::detector;
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
-use fide_proto::node::fence::HostFence;
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
@@ -99,21 +98,25 @@ pub(super) fn begin(
     }
     let refused = |e| std::io::Error::other(format!("this host's table does not begin: {e:?}"));
     let version = receiver.next_notice().into();
-    owner.put(HOST_ROW, version, Content::Host(host_row(start, lane, None, now)), now).map_err(refused)?;
+    owner.put(HOST_ROW, version, Content::Host(host_row(start, lane, (None, None), now)), now).map_err(refused)?;
     let contract = Contract { period_ns: start.period_ns, size_max: lane.piggyback_max() as u32, ..Contract::default() };
     let mut node = Node::new(start.detector.clone(), owner, contract, seen, now).map_err(refused)?;
     node.set_calibration(start.calibration);
     Ok((node, restored))
 }
 
+/// What a host promises of its fence, or will promise.
+type Promises = (Option<FencePromise>, Option<FencePromise>);
+
 /// This host's own row, as it runs from now on.
-fn host_row(start: &Start, lane: &Lane, fence: Option<FencePromise>, now: u64) -> Host {
+fn host_row(start: &Start, lane: &Lane, (fence, starting): Promises, now: u64) -> Host {
     Host {
         state: State::running(now),
         boot: start.boot,
         size_max: lane.piggyback_max() as u32,
         renewed: false,
         fence,
+        starting,
         addresses: std::array::from_fn(|path| lane.source(path as u8)),
         name: start.name.as_str().into(),
     }
@@ -132,7 +135,7 @@ impl Core {
         if let Some(Content::Host(known)) = self.own_table().get(HOST_ROW).map(|row| &row.content)
             && self.stopping.is_none()
         {
-            let promise = self.node.fence().and_then(HostFence::promise);
+            let promise = self.node.fence().map_or((None, None), |fence| (fence.promise(), fence.starting()));
             let (state, renewed) = (known.state, known.renewed);
             let host = Host { state, renewed, ..host_row(&self.start, &self.lane, promise, now) };
             if host != *known {

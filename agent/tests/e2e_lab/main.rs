@@ -19,6 +19,7 @@ mod memberlist;
 mod monitoring;
 mod neighbours;
 mod ownership;
+mod partial;
 mod progress;
 mod redis;
 mod sentinel;

@@ -122,6 +122,7 @@ enum fide_cause {
 	FIDE_CAUSE_ISOLATED = 9,         /* this observer reaches nobody; verdicts on others are withheld */
 	FIDE_CAUSE_HUNG = 10,            /* a process is there and makes no progress */
 	FIDE_CAUSE_OUT_OF_MEMORY = 11,   /* ended by the kernel, which was out of memory: its cgroup's or the host's; code is the signal */
+	FIDE_CAUSE_UNREACHABLE = 12,     /* silent here, and another host hears it: a network fault, never a crash */
 	FIDE_CAUSE_PATH_UP = 16,
 	FIDE_CAUSE_RETURNED = 17,        /* a host came (back), as a new incarnation */
 	FIDE_CAUSE_CONTRACT_KEPT = 18,
@@ -286,7 +287,7 @@ struct fide_checked {
 	uint64_t lost_ns;           /* FIDE_CHECK_VOID: packets may have been lost up to this time (CLOCK_MONOTONIC, ns) */
 	const char *why;            /* why it is void or there is no barrier, in words; "" otherwise */
 	const char *host;           /* the peer's host; NULL, and all below 0 or NULL, when it is no host of the cluster */
-	const char *host_state;     /* "alive", "late", "agent-lost", "silent-host", "left", "restarting" */
+	const char *host_state;     /* "alive", "late", "unreachable", "agent-lost", "silent-host", "left", "restarting" */
 	const char *app_state;      /* "alive", "hung", "unknown" or the cause of its end; "" when no process was named */
 	uint32_t node;              /* its wire id */
 	uint32_t incarnation;       /* its host's incarnation */

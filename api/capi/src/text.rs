@@ -217,6 +217,7 @@ pub fn cause_name(cause: u32) -> &'static CStr {
             Cause::Recovered => c"recovered",
             Cause::Hung => c"hung",
             Cause::OutOfMemory => c"out-of-memory",
+            Cause::Unreachable => c"unreachable",
             Cause::Progressing => c"progressing",
         },
     }

@@ -82,25 +82,32 @@ fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceS
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + RECOVERED_WITHIN;
     let mut before = status.extensions;
-    while status.valid_ns != 0 && Instant::now() < until {
+    while Instant::now() < until {
         interrupt.check()?;
         match status.state.as_str() {
-            "open" if status.extensions >= before + EXTENSIONS => return Ok(status),
-            "open" => std::thread::sleep(Duration::from_millis(10)),
-            _ => {
+            "open" if status.extensions >= before + EXTENSIONS && status.left_ns > 0 => return Ok(status),
+            "fenced" => {
                 std::thread::sleep(Duration::from_millis(200));
                 before = ask(connection, FenceOrder::Recover)?.extensions;
             }
+            _ => std::thread::sleep(Duration::from_millis(10)),
         }
         status = ask(connection, FenceOrder::Status)?;
     }
-    match status.state.as_str() {
-        "fenced" => Err(Failure::failed(format!(
-            "the fence opens, and closes again: {}. Heartbeats of this host are not confirmed in time (fide status on the others says how they see it)",
-            status.why
-        ))),
-        _ => Ok(status),
+    let how = match status.state.as_str() {
+        "fenced" => format!("opens, and closes again: {}", status.why),
+        _ => "is not extended".to_owned(),
+    };
+    let mut failure = Failure::failed(format!("the fence {how}: heartbeats of this host do not count in time"));
+    if status.mode != "sent" {
+        failure = failure.hint(format!(
+            "{} of {} must confirm them; {} do not (fide status there says how they see this host)",
+            status.confirmations_needed,
+            status.observers.join(", "),
+            if status.waits_for.is_empty() { "none".to_owned() } else { status.waits_for.join(", ") },
+        ));
     }
+    Err(failure.hint("hosts that were fenced together are recovered together: say it on all of them at once"))
 }
 
 /// Asks for it.

@@ -46,7 +46,17 @@ pub fn fence(f: &FenceStatus, style: &Style) -> String {
     }
     if f.mode != "sent" {
         let by = if f.confirmed_by.is_empty() { "nobody yet".into() } else { f.confirmed_by.join(", ") };
-        let _ = writeln!(out, "  needs {} confirmations of other hosts; confirmed by {by}", f.confirmations_needed);
+        let _ = writeln!(
+            out,
+            "  needs confirmations of {} of these {} hosts: {}; confirmed by {by}",
+            f.confirmations_needed,
+            f.observers.len(),
+            if f.observers.is_empty() { "none was heard yet".into() } else { f.observers.join(", ") }
+        );
+        if !f.waits_for.is_empty() {
+            let hint = "of a host that is gone for good: fide forget HOST";
+            let _ = writeln!(out, "  waits for {} ({hint})", f.waits_for.join(", "));
+        }
     }
     if !f.interfaces.is_empty() {
         let _ = writeln!(out, "  guards {}", f.interfaces.join(", "));
@@ -124,9 +134,14 @@ fence open, sent: timeout 50 ms, t_valid in 44 ms
             mode: "acknowledged by majority".into(),
             confirmations_needed: 2,
             confirmed_by: vec!["h2".into(), "h3".into()],
+            observers: ["h2", "h3", "h4"].map(String::from).to_vec(),
+            waits_for: vec!["h4".into()],
             ..open()
         };
         let text = fence(&f, &Style::PLAIN);
-        assert!(text.contains("needs 2 confirmations of other hosts; confirmed by h2, h3"), "{text}");
+        assert!(
+            text.contains("needs confirmations of 2 of these 3 hosts: h2, h3, h4; confirmed by h2, h3\n  waits for h4 ("),
+            "{text}"
+        );
     }
 }

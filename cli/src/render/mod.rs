@@ -15,7 +15,7 @@ pub fn state_paint(state: &str) -> Paint {
     match state {
         "alive" | "up" => Paint::Green,
         "left" | "exited" => Paint::Dim,
-        "late" | "agent-lost" | "hung" | "pending" => Paint::Yellow,
+        "late" | "unreachable" | "agent-lost" | "hung" | "pending" => Paint::Yellow,
         _ => Paint::Red,
     }
 }

@@ -139,6 +139,10 @@ fn hosts(out: &mut String, s: &Status, style: &Style) {
         host_rows(&mut table, s, h);
     }
     *out += &table.render(style, 2);
+    for h in s.hosts.iter().filter(|h| !h.heard_by.is_empty()) {
+        let by = h.heard_by.join(", ");
+        let _ = writeln!(out, "  {} is silent here and heard by {by}: a fault of the network between", h.name);
+    }
 }
 
 fn host_rows(table: &mut Table, s: &Status, h: &HostStatus) {
@@ -291,6 +295,7 @@ pub mod tests {
                     node_id: 2,
                     incarnation: 1,
                     state: "alive".into(),
+                    heard_by: vec![],
                     timeout_ns: 1_612_000,
                     paths: vec![path(true, 400_000, 180_000), path(false, 9_000_000_000, -20_000)],
                     apps: vec![AppStatus { name: "redis".into(), app: 1, state: "alive".into() }],
@@ -301,6 +306,7 @@ pub mod tests {
                     node_id: 3,
                     incarnation: 2,
                     state: "silent-host".into(),
+                    heard_by: vec![],
                     timeout_ns: 1_612_000,
                     paths: vec![path(true, 400_000, 20_000), PathStatus::default()],
                     apps: vec![],

@@ -230,7 +230,15 @@ fn refusals_keep_the_agents_words_and_have_their_codes() {
 #[test]
 fn the_fence_is_shown_and_its_orders_reach_the_agent() {
     let mut k = knowledge();
-    k.status.fence = Some(FenceStatus { state: "open".into(), mode: "sent".into(), ..FenceStatus::default() });
+    let open = |extensions| FenceStatus {
+        state: "open".into(),
+        mode: "sent".into(),
+        left_ns: 90_000_000,
+        extensions,
+        ..FenceStatus::default()
+    };
+    k.status.fence = Some(open(7));
+    k.fences = Arc::new(Mutex::new([open(4), open(4), open(4)].into()));
     let agent = FakeAgent::start(k);
     for (order, asked) in [("status", FenceOrder::Status), ("shut", FenceOrder::Shut), ("recover", FenceOrder::Recover)] {
         let o = agent.fide(&["fence", order]);
@@ -251,6 +259,7 @@ fn a_fence_that_closes_right_behind_its_recovery_is_opened_again_or_said_to_clos
         mode: "sent".into(),
         why: if state == "fenced" { "nobody confirms its heartbeats".into() } else { String::new() },
         valid_ns: 100_000_000,
+        left_ns: 90_000_000,
         extensions,
         ..FenceStatus::default()
     };
@@ -268,6 +277,21 @@ fn a_fence_that_closes_right_behind_its_recovery_is_opened_again_or_said_to_clos
     k.status.fence = Some(fence("fenced", 4));
     let o = FakeAgent::start(k).fide(&["fence", "recover"]);
     assert!(code(&o) == 1 && err(&o).contains("closes again: nobody confirms its heartbeats"), "{}{}", out(&o), err(&o));
+
+    // It is open, and its time is over already: nothing extends it.
+    let not_extended = FenceStatus {
+        left_ns: 0,
+        mode: "acknowledged by majority".into(),
+        confirmations_needed: 1,
+        observers: vec!["h2".into(), "h3".into()],
+        waits_for: vec!["h3".into()],
+        ..fence("open", 4)
+    };
+    let mut k = knowledge();
+    k.status.fence = Some(not_extended);
+    let o = FakeAgent::start(k).fide(&["fence", "recover"]);
+    assert!(code(&o) == 1 && err(&o).contains("the fence is not extended"), "{}{}", out(&o), err(&o));
+    assert!(err(&o).contains("1 of h2, h3 must confirm them; h3 do not"), "{}", err(&o));
 }
 
 #[test]

@@ -58,6 +58,11 @@ pub enum Action {
         /// On which paths.
         paths: [bool; PATHS],
     },
+    /// Ask all others for the latest heartbeat of this host that they know of. What they say goes to [`super::Detector::stated`].
+    AskOthers {
+        /// Which host.
+        node: u32,
+    },
     /// Refuse everything of this incarnation from now on, and say so in path reports (`CONDEMNED`).
     Condemn {
         /// Which host.

@@ -59,7 +59,8 @@
 //! # The alternatives not taken
 //! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
 //! * *An accrual detector* (φ): its suspicion has no moment at which a contract was broken, hence no verdict anybody could rely on.
-//! * *A vote among observers*: it would need the quorum that FiDe exists to avoid. Reports of others are evidence, not a condition.
+//! * *A vote among observers*: it would need the quorum that FiDe exists to avoid. One other that hears the host is enough to veto a silence
+//!   ([`others`]), and none is needed to see one.
 //! * *A veto for every packet that was refused* (forgeries, other clusters): anybody could suspend detection. They are evidence; what an interface or a queue
 //!   lost is a veto.
 //!
@@ -130,6 +131,11 @@
 //! so that an outage of our own which is over again is not taken for theirs. Only where
 //! they do not answer (ICMP filtered) what they send counts, as of a whole timeout before its stamp.
 //!
+//! # A host that others hear
+//! Networks fail in part: a host that is silent here on all paths may be heard by another observer that is heard here. So the others are asked before
+//! *silent host* is said, and before *agent lost* is concluded from a long silence ([`others`]). A host that they hear is *unreachable* from here: a
+//! fault of the network, told once, on which nothing ends. It stays late, and its contract is kept when it is heard again.
+//!
 //! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago (`peer::Peer::fell_silent_with`) count as not answering. The
 //! price is completeness: when **all** others really die within a few timeouts, the survivor says *isolated* and gives no verdict on (the last
 //! of) them until it hears somebody again (a single newcomer is enough). When only one host was there for some time (two nodes, or the others were judged
@@ -139,6 +145,7 @@
 mod action;
 mod apps;
 mod config;
+mod others;
 mod peer;
 pub mod progress;
 pub mod state;
@@ -149,13 +156,15 @@ mod tests;
 pub use action::{Action, PathArrival, ProbeResult, Refused, Seen, Taken, Verdict};
 pub use apps::{AppState, MAX_APPS};
 pub use config::Config;
+pub use others::How;
 pub use progress::Progress;
 pub use state::State;
 
 use apps::News;
 use fide_wire::PATHS;
-use fide_wire::packet::Notice;
+use fide_wire::packet::{Notice, company};
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
+use others::Word;
 use peer::{NoticeCame, Peer, Restart};
 use std::collections::VecDeque;
 
@@ -205,6 +214,12 @@ struct Isolation {
 
 /// Longest timeout of a fence that is believed (ns): silence is not to be judged for so long.
 pub const FENCE_TIMEOUT_MAX_NS: u64 = 60_000_000_000;
+
+/// Whether a fence can have this timeout.
+#[must_use]
+pub const fn can_be_promised(promise: &FencePromise) -> bool {
+    promise.timeout_ns != 0 && promise.timeout_ns <= FENCE_TIMEOUT_MAX_NS
+}
 
 /// Running totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -450,6 +465,7 @@ impl Detector {
                     peer.probing.answered(row.last_arrival_ns, self.config.agent_timeout_ns / 2);
                 }
                 peer.came_unasked(path, row.last_arrival_ns);
+                peer.renewed_ns = peer.renewed_ns.max(row.last_arrival_ns);
             }
             return Err(Refused::NotAnnounced);
         }
@@ -507,7 +523,7 @@ impl Detector {
     pub fn fence(&mut self, node: u32, incarnation: u32, promise: Option<FencePromise>) -> Result<(), Refused> {
         let Some(promise) = promise else { return Ok(()) };
         let i = self.listen_to(node, incarnation)?;
-        if promise.timeout_ns == 0 || promise.timeout_ns > FENCE_TIMEOUT_MAX_NS {
+        if !can_be_promised(&promise) {
             return self.refuse(Refused::Malformed);
         }
         // One that is older than the leave: the fence went with the agent.
@@ -661,6 +677,9 @@ impl Detector {
         }
         peer.probing.answered(now, self.config.agent_timeout_ns / 2);
         peer.paths[path].kernel_answered = true;
+        if peer.state == State::AgentLost {
+            peer.others = others::Others::default(); // its silence is over
+        }
         match result {
             ProbeResult::AgentAbsent => {
                 peer.paths[path].agent_absent = true;
@@ -793,6 +812,63 @@ impl Detector {
         let now = self.clock(now_ns);
         if let Some(i) = self.find(node) {
             self.peers[i].reported_by(by_name, now);
+        }
+    }
+
+    /// Another observer states the latest heartbeat of a host that it knows of: its incarnation and number.
+    /// `company`: whom that observer hears ([`Detector::company`]).
+    pub fn stated(&mut self, by: (u32, u16), node: u32, beat: (u32, u64), how: How, now_ns: u64) {
+        let now = self.clock(now_ns);
+        let Some(peer) = self.find(node).map(|i| &mut self.peers[i]).filter(|peer| peer.is_questioned()) else { return };
+        let own = peer.last_beat();
+        // That its kernel answers others is no news where it answers here.
+        let how = if how == How::Answered && others::answers(peer) { How::Heard } else { how };
+        peer.others.stated(by, beat, how, own, now);
+        // Before its questions are over nothing waits for that.
+        let own_loss = self.own_loss();
+        self.dirty |= self.find(node).is_some_and(|i| self.peers[i].is_exhausted(&self.config, &own_loss, now));
+    }
+
+    /// The latest heartbeat of a host that others know of and that was not received here.
+    #[must_use]
+    pub fn relayed(&self, node: u32) -> Option<(u32, u64)> {
+        let peer = self.find(node).map(|i| &self.peers[i])?;
+        peer.others.best()
+    }
+
+    /// Whom this host hears, itself and all but `node`, folded.
+    #[must_use]
+    pub fn company(&self, node: u32) -> u16 {
+        let heard = self.peers.iter().filter(|peer| peer.node != node && others::is_heard(peer)).map(|peer| peer.node);
+        company(heard.chain([self.config.self_node]))
+    }
+
+    /// Whether a host's kernel answers, though its agent is not heard.
+    #[must_use]
+    pub fn answers(&self, node: u32) -> bool {
+        self.find(node).map(|i| &self.peers[i]).is_some_and(|peer| peer.is_questioned() && others::answers(peer))
+    }
+
+    /// A heartbeat of an incarnation came that the host has not announced here yet, if it is a later one.
+    pub fn renewed(&mut self, node: u32, incarnation: u32, now_ns: u64) {
+        let now = self.clock(now_ns);
+        if let Some(peer) = self.find(node).map(|i| &mut self.peers[i]).filter(|peer| incarnation > peer.incarnation) {
+            peer.renewed_ns = peer.renewed_ns.max(now);
+        }
+    }
+
+    /// Who hears a host that is unreachable from here, by name.
+    #[must_use]
+    pub fn heard_by(&self, node: u32) -> Option<&str> {
+        let peer = self.find(node).map(|i| &self.peers[i]).filter(|peer| peer.others.is_told)?;
+        let by = peer.others.heard_by()?;
+        self.find(by).map(|i| &*self.peers[i].name)
+    }
+
+    /// A host reports whether it hears this one on a path.
+    pub fn hears_us(&mut self, node: u32, path: usize, hears: bool) {
+        if let Some(known) = self.find(node).and_then(|i| self.peers[i].hears_us.get_mut(path)) {
+            *known = hears;
         }
     }
 
@@ -1071,8 +1147,12 @@ impl Detector {
             let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
             // One answer when our own connection is back says nothing of the time before.
             let stuck_ns = silent_ns.min(now.saturating_sub(peer.probing.answering_since_ns));
-            let is_stuck = answers && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns, now);
-            if absent || is_stuck {
+            let word = self.word_of_others(i, now);
+            if word == Word::Heard && answers && stuck_ns >= self.config.agent_timeout_ns {
+                self.tell_unreachable(i, now);
+            }
+            let is_unheard = answers && word == Word::NotHeard;
+            if absent || is_unheard && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns, now) {
                 self.agent_lost(i, now);
                 return false;
             }
@@ -1093,6 +1173,7 @@ impl Detector {
     /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
     fn question(&mut self, i: usize, now: u64) -> bool {
         let (isolated, own_loss) = (self.isolated.is_some(), self.own_loss());
+        self.ask_others(i, now);
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
             let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
@@ -1146,6 +1227,42 @@ impl Detector {
         }
     }
 
+    /// The others are asked what they hear of a host, when that is due.
+    fn ask_others(&mut self, i: usize, now: u64) {
+        let is_any = self.peers.iter().enumerate().any(|(j, other)| j != i && others::is_heard(other));
+        let company = self.company(self.peers[i].node);
+        let peer = &mut self.peers[i];
+        let is_due = peer.others.ask_at_ns(peer, &self.config, now).is_some_and(|at_ns| now >= at_ns);
+        if is_any && is_due && self.isolated.is_none() {
+            let between_ns = others::between_ns(peer, &self.config);
+            peer.others.asked(company, between_ns, now);
+            self.actions.push_back(Action::AskOthers { node: peer.node });
+        }
+    }
+
+    /// What those who are heard here hear of a host.
+    fn word_of_others(&self, i: usize, now: u64) -> Word {
+        let heard = self.peers.iter().enumerate().filter(|(j, other)| *j != i && others::is_heard(other));
+        let heard = heard.map(|(_, other)| (other.node, other.hears_us.contains(&true)));
+        let around = others::Around {
+            company: self.company(self.peers[i].node),
+            slowest_ns: self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0),
+        };
+        self.peers[i].others.word(&self.peers[i], &self.config, around, heard, now)
+    }
+
+    /// A host is silent here and heard elsewhere: told once in this silence.
+    fn tell_unreachable(&mut self, i: usize, now: u64) {
+        let peer = &mut self.peers[i];
+        if peer.renewed_ns > peer.last_arrival_ns() {
+            return; // it is heard, and says who it is in a moment
+        }
+        let timeout_ns = peer.timeout_ns();
+        if peer.others.tell(timeout_ns, &self.config) {
+            self.judge_node(i, Cause::Unreachable, Grade::Inferred, 0, now);
+        }
+    }
+
     /// Some hosts answer nothing. Is it them, or us? See "What isolation costs" above.
     fn judge_silence(&mut self, now: u64) {
         let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, &d.own_loss(), now);
@@ -1160,7 +1277,16 @@ impl Detector {
             if proved && (self.peers[i].fence_may_be_open(now) || self.may_be_diverted(i, now)) {
                 self.wait_for_witness(i, now); // there must be one again when the fence is shut
             } else if proved {
-                self.silent(i, now);
+                match self.word_of_others(i, now) {
+                    // What its kernel did not answer while others heard it says nothing of now.
+                    Word::NotHeard if self.peers[i].others.is_over() => self.peers[i].probing.restart(now),
+                    Word::NotHeard => self.silent(i, now),
+                    Word::Heard => {
+                        self.tell_unreachable(i, now);
+                        self.wait_for_witness(i, now);
+                    }
+                    Word::Awaited => self.wait_for_witness(i, now),
+                }
             } else if others().all(|j| exhausted(self, j)) {
                 self.isolate(false, now);
                 return;
@@ -1268,6 +1394,8 @@ impl Detector {
                 next = next.min(peer.probing.next_ns).min(until.map_or(u64::MAX, |until| until.saturating_add(1)));
                 let knock_at_ns = peer.probing.knock_at_ns().filter(|_| peer.state == State::Late && peer.is_stale(now));
                 next = next.min(knock_at_ns.filter(|_| self.isolated.is_none()).unwrap_or(u64::MAX));
+                let others_at_ns = peer.others.ask_at_ns(peer, &self.config, now).filter(|at_ns| *at_ns > now);
+                next = next.min(others_at_ns.unwrap_or(u64::MAX));
                 continue;
             }
             if let Some(by) = peer.drained_by_ns(&self.config) {
@@ -1511,9 +1639,11 @@ impl Detector {
             observer_awake_ns: now.saturating_sub(self.awake_since_ns),
             drops: own_drops.saturating_add(path_drops),
             drained: peer.is_drained(&self.carrier),
+            heard_by: peer.others.heard_by().and_then(|by| self.peer(by)).map(|by| by.name.to_owned()).into_iter().collect(),
             also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
             fence: peer.fence,
-            fenced: peer.fence.is_some() && !peer.fence_may_be_open(now),
+            // Whom others hear they may confirm.
+            fenced: peer.fence.is_some() && !peer.fence_may_be_open(now) && peer.others.heard_by().is_none(),
             ..Evidence::default()
         }
     }

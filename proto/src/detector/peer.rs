@@ -3,6 +3,7 @@
 use super::action::PathArrival;
 use super::apps::Apps;
 use super::config::Config;
+use super::others::{Beat, Others};
 use super::state::State;
 use fide_wire::PATHS;
 use fide_wire::packet::Notice;
@@ -394,6 +395,12 @@ pub(super) struct Peer {
     pub doubt_from_ns: u64,
     /// Who else reported its silence, and when.
     pub reporters: Vec<(String, u64)>,
+    /// When a heartbeat of a later incarnation of it came last, which it has not announced here yet.
+    pub renewed_ns: u64,
+    /// What other observers hear of it in this silence.
+    pub others: Others,
+    /// Whether it reported that it hears this host, by path.
+    pub hears_us: [bool; PATHS],
     /// What it promised of its fence, in this life.
     pub fence: Option<FencePromise>,
     /// The notice that it is started again, and until when that may take.
@@ -437,6 +444,9 @@ impl Peer {
             judge_from_ns: 0,
             doubt_from_ns: 0,
             reporters: Vec::new(),
+            renewed_ns: 0,
+            others: Others::default(),
+            hears_us: [true; PATHS],
             fence: None,
             restart: None,
         };
@@ -452,6 +462,11 @@ impl Peer {
     /// The newest heartbeat on any path.
     pub fn last_arrival_ns(&self) -> u64 {
         self.paths.iter().map(|p| p.last.last_arrival_ns).max().unwrap_or(0)
+    }
+
+    /// The latest heartbeat that was received here.
+    pub fn last_beat(&self) -> Beat {
+        (self.incarnation, self.paths.iter().map(|p| p.last.last_number).max().unwrap_or(0))
     }
 
     /// The newest sign of life of the host, of whatever kind.
@@ -670,7 +685,13 @@ impl Peer {
     /// Time between two questions while nothing answers; longer when that has led to no verdict for long.
     pub fn probe_interval_ns(&self, config: &Config) -> u64 {
         let interval = self.probe_soon_ns(config);
-        if self.asks_at_leisure(config) { interval.max(config.late_probe_ns) } else { interval }
+        if self.others.is_told {
+            interval.max(config.agent_lost_probe_ns)
+        } else if self.asks_at_leisure(config) {
+            interval.max(config.late_probe_ns)
+        } else {
+            interval
+        }
     }
 
     /// Time between two questions that a verdict waits for.
@@ -746,6 +767,7 @@ impl Peer {
         self.probing = Probing::default();
         self.draining_since_ns = None;
         self.reporters.clear();
+        self.others = Others::default();
         for path in &mut self.paths {
             path.asked = false;
             path.kernel_answered = false;

@@ -260,6 +260,17 @@ impl Rule {
         self.members.iter().filter(|(_, m)| m.number > 0).map(|(node, _)| *node)
     }
 
+    /// All who observe this host: those of whom so many must confirm.
+    pub fn observers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.members.keys().copied()
+    }
+
+    /// Those of them whose last confirmation, if there was one, extends nothing any more.
+    pub fn awaited(&self) -> impl Iterator<Item = u32> + '_ {
+        let oldest = self.beats.front().map_or(u64::MAX, |beat| beat.number);
+        self.members.iter().filter(move |(_, member)| member.number == 0 || member.number < oldest).map(|(node, _)| *node)
+    }
+
     // ---------------------------------------------------------------- innards
 
     /// The latest number that enough members have confirmed; without members, what was sent: there is nobody to be misled.

@@ -180,6 +180,13 @@ impl HostFence {
         (self.inherited || self.rule.valid_ns().is_some()).then_some(self.promise)
     }
 
+    /// What it will promise once it is armed, if others must confirm heartbeats for that.
+    #[must_use]
+    pub fn starting(&self) -> Option<FencePromise> {
+        let is_starting = self.closed.is_none() && self.promise().is_none() && self.promise.mode != FenceMode::Sent;
+        is_starting.then_some(self.promise)
+    }
+
     /// What counts.
     #[must_use]
     pub const fn mode(&self) -> FenceMode {

@@ -28,6 +28,7 @@
 //! same process under another.
 
 pub mod contracts;
+mod fenced;
 mod fencing;
 mod questions;
 pub mod reports;
@@ -42,12 +43,13 @@ use super::probing::{self, Probing};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
+use fenced::FencedView;
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
-use fide_wire::verdict::{Cause, Contract};
+use fide_wire::verdict::{Cause, Contract, FencePromise};
 use reports::Reports;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -157,6 +159,13 @@ pub enum Event {
     },
     /// The gates of this host's fence are to be moved.
     Fence(Step),
+    /// A host that was told as silent, and not as fenced, is fenced now.
+    Fenced {
+        /// The host.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
+    },
     /// Another host has given this incarnation up: the shell begins a new one ([`Node::begin_incarnation`]), also later than this.
     GivenUp {
         /// That host.
@@ -214,6 +223,12 @@ struct Known {
     /// How far a former agent of this host had told its ends: epoch and version.
     former: Option<(u64, u64)>,
     told: BTreeMap<Watch, Told>,
+    /// When others were told last what is heard of it, by a report of it alone.
+    stated_ns: u64,
+    /// What is known of its fence since it was given up.
+    fenced: FencedView,
+    /// What it will promise of its fence, once that is armed.
+    starting: Option<FencePromise>,
     /// What it announced of its heartbeats.
     announced: Contract,
     /// Its contracts, where they are measured.
@@ -393,6 +408,7 @@ impl Node {
         if self.is_cut_off(node, incarnation) {
             return;
         }
+        self.detector.renewed(node, incarnation, now_ns);
         let header = Header { sender: node, incarnation, table_version: version, ..Header::default() };
         self.directory.handle_heartbeat(&header, now_ns);
         self.drain(&header, Came { path: 0, received_ns: now_ns }, now_ns);
@@ -481,12 +497,10 @@ impl Node {
                     self.lives(node, incarnation, introduction, now_ns)
                 }
                 directory::Event::Announced { node, incarnation, introduction } => {
-                    // Refused where the host is cut off: it promises nothing.
-                    let _ = self.detector.fence(node, incarnation, introduction.host.fence);
                     if let Some(known) = self.hosts.get_mut(&node).filter(|known| known.incarnation == incarnation) {
                         known.announced = introduction.contract;
                     }
-                    self.reports.promised(now_ns);
+                    self.promises(node, incarnation, &introduction.host, now_ns);
                     self.events.push_back(Event::Announced { node, introduction });
                 }
                 directory::Event::NameClash { incarnation } => self.events.push_back(Event::NameClash { incarnation }),
@@ -507,19 +521,35 @@ impl Node {
         if !matches!(seen, Ok(detector::Seen::Joined | detector::Seen::Returned)) {
             return;
         }
-        let _ = self.detector.fence(node, incarnation, host.fence); // a promise that cannot be is none
-        self.reports.promised(now_ns);
+        // What is said of the former incarnation comes first.
+        self.take_actions();
+        self.tell_held(node, now_ns);
         let known = self.hosts.entry(node).or_default();
+        known.fenced = FencedView::default();
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
+        known.starting = None;
+        self.promises(node, incarnation, host, now_ns);
+        let Some(known) = self.hosts.get_mut(&node) else { return };
         known.announced = introduction.contract;
         self.probing.begins(node);
         self.count_confirmers();
-        // What is said of the former incarnation comes first.
         self.take_actions();
         self.events.push_back(Event::Host { node, incarnation, introduction });
         self.begin_contracts(node, now_ns);
         self.hand_in(node, now_ns);
+    }
+
+    /// What a host says of its fence: from when it is to be armed its heartbeats are confirmed, at once.
+    fn promises(&mut self, node: u32, incarnation: u32, host: &Host, now_ns: u64) {
+        let before = self.detector.promise(node);
+        // Refused where the host is cut off: it promises nothing; and one that cannot be is none.
+        let _ = self.detector.fence(node, incarnation, host.fence);
+        let Some(known) = self.hosts.get_mut(&node).filter(|known| known.incarnation == incarnation) else { return };
+        let was_starting = std::mem::replace(&mut known.starting, host.starting.filter(detector::can_be_promised));
+        if before != self.detector.promise(node) || was_starting != known.starting {
+            self.reports.promised(now_ns);
+        }
     }
 
     fn seen_by_detector(
@@ -610,10 +640,8 @@ impl Node {
                 return self.take_actions();
             }
             Some(Content::Host(host)) => {
-                // Refused where the host is cut off: it promises nothing.
-                let _ = self.detector.fence(node, known.incarnation, host.fence);
-                self.reports.promised(now_ns);
-                return;
+                let (incarnation, host) = (known.incarnation, host.clone());
+                return self.promises(node, incarnation, &host, now_ns);
             }
             Some(Content::Interest(interest)) => {
                 self.events.push_back(Event::Interest { node, interest: *interest });
@@ -685,6 +713,7 @@ impl Node {
                 self.probing.knock(node, paths);
                 self.take_questions();
             }
+            Action::AskOthers { node } => self.reports.prompt(node, true),
             other => self.events.push_back(Event::Act(other)),
         }
     }
@@ -708,13 +737,15 @@ impl Node {
         self.detector.tick(now_ns);
         self.directory.handle_timeout(now_ns);
         self.take_actions();
+        self.weigh_held(now_ns);
     }
 
     /// When [`Node::handle_timeout`] and [`Node::poll_transmit`] are to be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let reports = self.reports.poll_timeout();
-        self.detector.poll_timeout().into_iter().chain(self.directory.poll_timeout()).chain(reports).min()
+        let held = self.held_until_ns();
+        self.detector.poll_timeout().into_iter().chain(self.directory.poll_timeout()).chain(reports).chain(held).min()
     }
 
     /// Takes what the detector wants done: each end of an instance once.
@@ -729,7 +760,10 @@ impl Node {
                             self.directory.pause(verdict.node);
                             self.members.remove(&verdict.node);
                         }
-                        Action::Verdict(verdict)
+                        match self.weigh_fence(verdict, self.detector.now_ns()) {
+                            Some(verdict) => Action::Verdict(verdict),
+                            None => continue,
+                        }
                     }
                     None => continue,
                 },

@@ -558,6 +558,7 @@ impl SimHost {
             size_max: 1418,
             renewed: false,
             fence: None,
+            starting: None,
             addresses: [Some([10, 0, (self.node >> 8) as u8, self.node as u8].into()), None],
             name: self.name.clone().into(),
         }

@@ -7,7 +7,7 @@ use fide_wire::PATHS;
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 9] = [
+    pub const ALL: [Profile; 10] = [
         Profile::WithinContract,
         Profile::Pauses,
         Profile::Cuts,
@@ -17,6 +17,7 @@ impl Profile {
         Profile::Storms,
         Profile::Everything,
         Profile::Queues,
+        Profile::Partial,
     ];
 }
 
@@ -42,6 +43,8 @@ pub enum Profile {
     /// Crashes, restarts, and processors that do not get to some receive queues of a host. No path
     /// is faulty.
     Queues,
+    /// Crashes, restarts, and hosts that receive nothing of some others, one way or both ways, on both paths.
+    Partial,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,11 @@ pub(crate) enum Fault {
     HoldQueues {
         host: usize,
         of: usize,
+        ns: u64,
+    },
+    /// What these hosts send does not reach those, on any path: a bit for each ordered pair, `receiver · hosts + sender`.
+    Deafen {
+        pairs: u64,
         ns: u64,
     },
     /// So many percent of what this host receives, on every path, are lost at its interfaces, which count them.
@@ -170,6 +178,9 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         let of = (host + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
         return Fault::HoldQueues { host, of, ns: long(rng).min(LONGEST_HOLD_NS) };
     }
+    if profile == Profile::Partial && rng.chance(70) {
+        return Fault::Deafen { pairs: deaf_pairs(rng, hosts, host), ns: long(rng) };
+    }
     if profile == Profile::Overrun && rng.chance(60) || all && rng.chance(10) {
         return Fault::OverrunHost { host, percent: 50 + rng.below(51), ns: long(rng) };
     }
@@ -178,10 +189,10 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         15..25 if all || profile == Profile::Pauses => Fault::StickAgent { host, ns: long(rng) },
         0..15 if profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
         25..35 if all || profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues) => {
+        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial) => {
             Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
         }
-        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues) => {
+        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial) => {
             Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) }
         }
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },
@@ -189,5 +200,31 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         75..80 => Fault::LeaveAgent { host, back_after: rng.below(30 * MS) },
         80..83 => Fault::KillApps { host },
         _ => Fault::KillApp { host, app: rng.below(4) as usize, doomed: rng.chance(70) },
+    }
+}
+
+/// One pair, a chain, or any pattern.
+fn deaf_pairs(rng: &mut Rng, hosts: usize, host: usize) -> u64 {
+    let pair = |to: usize, from: usize| 1u64 << (to * hosts + from);
+    let others = |to: usize| (0..hosts).filter(move |from| *from != to);
+    match rng.below(10) {
+        0..4 => {
+            let other = (host + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+            pair(host, other) | if rng.chance(60) { pair(other, host) } else { 0 }
+        }
+        4..6 => {
+            let far = |to: usize, from: usize| to.abs_diff(from) > 1;
+            (0..hosts).flat_map(|to| others(to).filter(move |from| far(to, *from)).map(move |from| pair(to, from))).sum()
+        }
+        _ => {
+            let percent = 10 + rng.below(50);
+            let mut pairs = 0;
+            for to in 0..hosts {
+                for from in others(to) {
+                    pairs |= if rng.chance(percent) { pair(to, from) } else { 0 };
+                }
+            }
+            pairs
+        }
     }
 }

@@ -236,6 +236,7 @@ impl Host {
             size_max: 0,
             renewed: false,
             fence: None,
+            starting: None,
             addresses: [Some([10, 0, 0, self.node as u8].into()), None],
             name: name(self.index).into(),
         };

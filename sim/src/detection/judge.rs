@@ -2,6 +2,7 @@
 //!
 //! | property | says | paper |
 //! |---|---|---|
+//! | `unreachable` | nobody is declared dead whom a host hears that is heard here, directly or over others; and only who is not heard is called unreachable | SWIM §4.1 |
 //! | `accuracy` | who is alive and keeps its contract is never declared dead; no process that lives is; no path without a fault is down | §2.2, §3.3 |
 //! | `barrier` | a broken contract that is told *drained* was broken by the other, whatever waited on our own side; no silence is told *drained* while a heartbeat that came in time waits in a receive queue | SafeTimer §4.1, §5.1 |
 //! | `sick-observer` | paused or cut off it accuses nobody who keeps the contract, and says of itself what is so | consul #916, keepalived #2066 |
@@ -55,6 +56,10 @@ pub(super) struct Judge {
     /// Times in which a host did not keep its contract: (from, to, how).
     broken: Vec<Vec<(u64, u64, &'static str)>>,
     path_faults: Vec<(u64, u64)>,
+    /// Times in which a host received nothing of another: (receiver, sender, from, to).
+    deaf_to: Vec<(usize, usize, u64, u64)>,
+    /// When a host met another's latest incarnation.
+    met_ns: BTreeMap<(usize, usize), u64>,
     crash_sent: BTreeMap<(usize, u32, u32), u64>,
     seen: BTreeSet<(View, u32)>,
     failures: BTreeSet<(View, u32)>,
@@ -80,6 +85,8 @@ impl Judge {
             lives: (0..n).map(|_| BTreeMap::new()).collect(),
             broken: vec![Vec::new(); n],
             path_faults: Vec::new(),
+            deaf_to: Vec::new(),
+            met_ns: BTreeMap::new(),
             crash_sent: BTreeMap::new(),
             seen: BTreeSet::new(),
             failures: BTreeSet::new(),
@@ -140,6 +147,55 @@ impl Judge {
 
     pub(super) fn path_fault(&mut self, from: u64, to: u64) {
         self.path_faults.push((from, to));
+    }
+
+    pub(super) fn deafened(&mut self, to: usize, from: usize, from_ns: u64, to_ns: u64) {
+        self.note(from_ns, to, &format!("deaf to host-{from} for {} µs", (to_ns - from_ns) / US));
+        self.deaf_to.push((to, from, from_ns, to_ns));
+    }
+
+    /// Whether a host received nothing of another at some time of the last moments.
+    fn was_deaf(&self, to: usize, from: usize, now: u64) -> bool {
+        self.deaf_to.iter().any(|d| (d.0, d.1) == (to, from) && d.2 <= now && now <= d.3 + AFTER)
+    }
+
+    /// Whether `o` has all the time heard somebody who heard `n`, directly or over others: hosts whose agents have run as they should.
+    fn is_heard_over_others(&self, o: usize, n: usize, hosts: &[Host], d: &Detector, now: u64) -> bool {
+        let since = now.saturating_sub(AGENT_TIMEOUT_NS);
+        let is_well = |host: usize| {
+            let lives = self.lives[host].last_key_value().is_some_and(|(_, life)| life.ended.is_none() && life.started < since);
+            lives && hosts[host].agent.is_some() && !self.broken[host].iter().any(|(from, to, _)| *from <= now && since <= *to)
+        };
+        let state = |to: usize, from: usize| {
+            let detector = if to == o { Some(d) } else { hosts[to].agent.as_ref().map(|agent| agent.node.detector()) };
+            detector.and_then(|detector| detector.state(hosts[from].node))
+        };
+        let receives =
+            |to: usize, from: usize| !self.deaf_to.iter().any(|d| (d.0, d.1) == (to, from) && d.2 <= now && since <= d.3);
+        // Who they are they have told each other.
+        let hears = |to: usize, from: usize| state(to, from) == Some(State::Alive) && receives(to, from);
+        // Who never met it, or did so a moment ago, passes nothing on of it.
+        let met = |to: usize| state(to, n).is_some() && self.met_ns.get(&(to, n)).is_none_or(|at| at + AFTER < now);
+        // An agent that is gone is heard by nobody; its kernel answers whom it hears, once that one has asked, and that is not passed on.
+        let is_over = self.lives[n].last_key_value().is_some_and(|(_, life)| life.ended.is_some());
+        let knows = |to: usize| match is_over {
+            true => state(to, n) == Some(State::AgentLost) && receives(to, n) && receives(n, to),
+            false => hears(to, n),
+        };
+        let mut reached = vec![o];
+        let mut at = 0;
+        while at < reached.len() {
+            let to = reached[at];
+            if to != o && knows(to) {
+                return true;
+            }
+            let next = (0..hosts.len())
+                .filter(|from| !reached.contains(from) && *from != n && is_well(*from) && met(*from) && hears(to, *from));
+            let next: Vec<usize> = next.filter(|_| !is_over || to == o).collect();
+            reached.extend(next);
+            at += 1;
+        }
+        false
     }
 
     pub(super) fn crash_sent(&mut self, host: usize, incarnation: u32, app: u32, now: u64) {
@@ -238,8 +294,23 @@ impl Judge {
         }
         self.integrity((o, hosts[o].incarnation, n, v.incarnation), v);
         match v.cause {
-            Cause::SilentHost => self.silent(o, n, d, v, now),
-            Cause::AgentLost | Cause::Left => self.lost(o, n, v, now),
+            Cause::SilentHost => self.silent(o, n, hosts, d, v, now),
+            Cause::AgentLost | Cause::Left => {
+                self.last.remove(&((o, hosts[o].incarnation, n, v.incarnation), 1001)); // what follows is another silence
+                self.lost(o, n, hosts, d, v, now);
+            }
+            Cause::Unreachable => {
+                let is_deaf = self.was_deaf(o, n, now) || self.was_deaf(n, o, now);
+                let excused = self.is_broken(n, now, &["cut", "queue"])
+                    || self.is_broken(o, now, &["frozen", "cut", "deaf", "queue", "overrun"])
+                    || self.has_path_fault(now);
+                let once = self.last.insert(((o, hosts[o].incarnation, n, v.incarnation), 1001), v.cause) != Some(v.cause);
+                // Of an agent that is gone, the end of a silence is not told.
+                let once = once || self.life(n, v.incarnation).0;
+                self.must("unreachable", (is_deaf || excused) && once, || {
+                    format!("host-{o} says that host-{n} is unreachable, and it is not, or again")
+                });
+            }
             Cause::ContractBroken => self.contract_broken(o, n, v, now),
             Cause::PathDown => {
                 let fault = self.has_path_fault(now);
@@ -253,7 +324,13 @@ impl Judge {
                 let what = || format!("host-{o} reports a process of host-{n} that lives");
                 self.must("accuracy", sent && v.grade == Grade::Certain, what);
             }
-            Cause::Returned | Cause::PathUp | Cause::ContractKept => {}
+            Cause::ContractKept => {
+                self.last.remove(&((o, hosts[o].incarnation, n, v.incarnation), 1001));
+            }
+            Cause::Returned => {
+                self.met_ns.insert((o, n), now);
+            }
+            Cause::PathUp => {}
             other => {
                 self.must("accuracy", false, || format!("host-{o} says {other} of host-{n}, of which nothing can come here"))
             }
@@ -290,8 +367,8 @@ impl Judge {
         self.lives[n].get(&incarnation).map_or((false, false), |life| (life.ended.is_some(), life.left))
     }
 
-    fn silent(&mut self, o: usize, n: usize, d: &Detector, v: &Verdict, now: u64) {
-        let (over, _) = self.life(n, v.incarnation);
+    fn silent(&mut self, o: usize, n: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
+        let (over, left) = self.life(n, v.incarnation);
         let cut_off = self.is_broken(n, now, &["cut"]);
         // A cut observer with nobody else who may answer cannot know better: two nodes without a third.
         let no_witness = self.is_broken(o, now, &["cut", "deaf", "queue"])
@@ -316,19 +393,26 @@ impl Judge {
         } else {
             "accuracy"
         };
-        let excused = excused || waits || host_crashed_since;
+        // Nobody whom this host hears hears it: for all that can be known here, it is gone.
+        let is_deaf = self.was_deaf(o, n, now) || self.was_deaf(n, o, now);
+        // Who heard it leave knows no better than that either.
+        let is_apart = is_deaf && (left || !self.is_heard_over_others(o, n, hosts, d, now));
+        let excused = excused || waits || host_crashed_since || is_apart;
         self.open += u64::from(is_open && !excused);
         let is_right = (excused || is_open) && v.grade == Grade::Inferred;
         self.must(property, is_right, || format!("host-{o} says that host-{n} is silent, it is not"));
     }
 
-    fn lost(&mut self, o: usize, n: usize, v: &Verdict, now: u64) {
+    fn lost(&mut self, o: usize, n: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
         let (over, left) = self.life(n, v.incarnation);
         let stood_still = self.stuck_for(n, now) + 2 * MS > AGENT_TIMEOUT_NS;
         let is_right = match v.cause {
             Cause::Left => left,
             _ if v.grade == Grade::Certain => over && !left || self.lives[n].len() > 1,
-            _ => over || stood_still || self.is_broken(n, now, &["cut"]),
+            _ => {
+                let is_apart = self.was_deaf(o, n, now) && !self.is_heard_over_others(o, n, hosts, d, now);
+                over || stood_still || is_apart || self.is_broken(n, now, &["cut"])
+            }
         };
         self.must("accuracy", is_right, || format!("host-{o} says of the agent of host-{n}: {}, it is not so", v.cause));
     }
@@ -338,6 +422,7 @@ impl Judge {
         let drained = v.evidence.drained;
         let excused = self.is_broken(n, now, &["frozen", "stuck", "cut"])
             || self.is_broken(o, now, &["cut"])
+            || self.was_deaf(o, n, now)
             // One copy was lost in the network, or waits, and we lost the other.
             || self.is_broken(o, now, &["overrun"]) && (self.has_path_fault(now) || !drained)
             || !drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf", "queue"]));
@@ -359,7 +444,10 @@ impl Judge {
                 });
                 let deaf = self.is_broken(o, now, &["cut", "deaf", "queue"])
                     || self.is_broken(o, now, &["overrun"]) && self.has_path_fault(now);
-                (deaf || alone) && self.last.insert((view, 2), v.cause) != Some(v.cause)
+                let deaf_to_all = (0..hosts.len())
+                    .filter(|n| *n != o)
+                    .all(|n| self.was_deaf(o, n, now) || self.was_deaf(n, o, now) || !hosts[n].up || hosts[n].agent.is_none());
+                (deaf || deaf_to_all || alone) && self.last.insert((view, 2), v.cause) != Some(v.cause)
             }
             Cause::Rejoined => self.last.insert((view, 2), v.cause) == Some(Cause::Isolated),
             _ => false,

@@ -110,6 +110,8 @@ pub(crate) struct World {
     deaf_until: Vec<u64>,
     /// Until when, and how many percent, a host's interfaces lose of what it receives.
     overrun: Vec<(u64, u64)>,
+    /// Until when a host receives nothing of another: `receiver · hosts + sender`.
+    deaf_to: Vec<u64>,
     /// How many cuts of each kind are in force on each host.
     cuts: Vec<[u32; PATHS]>,
 }
@@ -156,6 +158,7 @@ impl World {
             held: (0, false, 0),
             deaf_until: vec![0; n],
             overrun: vec![(0, 0); n],
+            deaf_to: vec![0; n * n],
             cuts: vec![[0; PATHS]; n],
         }
     }
@@ -420,6 +423,13 @@ impl World {
                 }
                 self.judge.began(host, now, now + ns, "queue");
             }
+            Fault::Deafen { pairs, ns } => {
+                let hosts = self.hosts.len();
+                for place in (0..hosts * hosts).filter(|place| pairs & 1 << place != 0) {
+                    self.deaf_to[place] = self.deaf_to[place].max(now + ns);
+                    self.judge.deafened(place / hosts, place % hosts, now, now + ns);
+                }
+            }
             Fault::OverrunHost { host, percent, ns } => {
                 self.judge.began(host, now, now + ns, "overrun");
                 self.overrun[host] = (now + ns, percent);
@@ -495,6 +505,9 @@ impl World {
         self.hosts[from].gates.look(self.now);
         let (until, side) = &self.apart;
         if *until > self.now && side[from] != side[to] {
+            return false;
+        }
+        if self.deaf_to[to * self.hosts.len() + from] > self.now {
             return false;
         }
         let leaves = self.hosts[from].gates.pass(self.now) && !self.hosts[from].cut[path];
@@ -738,6 +751,10 @@ impl World {
                     self.margin(host, agent.window_ns, (node, incarnation, path), breach);
                     continue;
                 }
+                machine::Event::Fenced { node, incarnation } => {
+                    self.groups_fenced(agent, node, incarnation);
+                    continue;
+                }
                 machine::Event::GivenUp { incarnation, .. } => {
                     if agent.shell.is_some() {
                         self.begin_anew(host, agent, incarnation);
@@ -782,7 +799,7 @@ impl World {
                 // Whom it is told is the agent's matter.
                 Action::TimeoutChanged { .. } => {}
                 // The node makes questions of these.
-                Action::Probe { .. } | Action::Knock { .. } => {}
+                Action::Probe { .. } | Action::Knock { .. } | Action::AskOthers { .. } => {}
             }
         }
     }

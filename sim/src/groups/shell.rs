@@ -21,7 +21,7 @@ use fide_wire::PATHS;
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_MAX, Channel, Kind};
 use fide_wire::verdict::{Cause, Grade};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -89,6 +89,8 @@ pub(crate) struct Shell {
     pub sessions: Vec<Session>,
     /// Lives of hosts that left.
     left: BTreeSet<(u32, u32)>,
+    /// Hosts whose members were excluded because they were unreachable, and which incarnations of them.
+    excluded: BTreeMap<u32, u32>,
     beaten_ns: u64,
     held_behind_ns: u64,
     rides_stay: bool,
@@ -152,6 +154,7 @@ impl Shell {
             ignores_fence,
             sessions: Vec::new(),
             left: BTreeSet::new(),
+            excluded: BTreeMap::new(),
             beaten_ns: 0,
             held_behind_ns: 0,
             rides_stay: false,
@@ -422,18 +425,38 @@ impl World {
         self.send_all(host, agent, send);
         let now = self.now;
         let is_gone = v.cause == Cause::AgentLost && v.evidence.paths.iter().any(|path| path.agent_absent);
-        let (cause, grade) = if is_gone { (Cause::Exited, Grade::Certain) } else { (v.cause, v.grade) };
+        let is_apart = v.cause == Cause::Unreachable;
+        let (cause, grade) = match v.cause {
+            _ if is_gone => (Cause::Exited, Grade::Certain),
+            Cause::Unreachable => (Cause::SilentHost, Grade::Inferred),
+            cause => (cause, v.grade),
+        };
         self.note(host, || format!("{} {} of {} in {}", v.cause, v.grade, v.node, v.incarnation));
         if v.cause == Cause::Isolated {
             self.is_isolated(host);
         }
         let shell = shell(agent);
         shell.groups.handle_verdict(now, v.node, v.incarnation, cause, grade);
+        let is_back = v.cause == Cause::ContractKept && shell.excluded.get(&v.node) == Some(&v.incarnation);
+        if is_apart {
+            shell.excluded.insert(v.node, v.incarnation);
+        } else if shell.excluded.remove(&v.node).is_some() && is_back {
+            let own = self.hosts[host].incarnation;
+            return self.begin_anew(host, agent, own);
+        }
         if v.evidence.fenced {
             shell.groups.handle_fenced(now, v.node, v.incarnation);
         }
         if v.cause == Cause::Left {
             shell.left.insert((v.node, v.incarnation));
+        }
+    }
+
+    /// A host that was told as silent is fenced by what the others say.
+    pub(crate) fn groups_fenced(&mut self, agent: &mut Agent, node: u32, incarnation: u32) {
+        let now = self.now;
+        if let Some(shell) = &mut agent.shell {
+            shell.groups.handle_fenced(now, node, incarnation);
         }
     }
 

@@ -251,6 +251,8 @@ pub struct Host {
     pub renewed: bool,
     /// What it promises of its fence, once that is armed.
     pub fence: Option<FencePromise>,
+    /// What it will promise: its fence is not armed yet, and its heartbeats are to be confirmed as often as if it were.
+    pub starting: Option<FencePromise>,
     /// Its unicast address on each path.
     pub addresses: [Option<IpAddr>; PATHS],
     /// Its name.
@@ -506,14 +508,16 @@ impl Keys {
 impl Host {
     const RENEWED: u8 = 1;
     const FENCED: u8 = 2;
+    const STARTING: u8 = 4;
 
     pub(super) fn write(&self, body: &mut Vec<u8>) {
         body.extend_from_slice(&self.state.bytes());
         body.extend_from_slice(&self.boot.to_be_bytes());
         body.extend_from_slice(&self.size_max.to_be_bytes());
-        let flags = [(self.renewed, Self::RENEWED), (self.fence.is_some(), Self::FENCED)];
+        let starting = self.starting.filter(|_| self.fence.is_none());
+        let flags = [(self.renewed, Self::RENEWED), (self.fence.is_some(), Self::FENCED), (starting.is_some(), Self::STARTING)];
         body.push(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
-        if let Some(fence) = self.fence {
+        if let Some(fence) = self.fence.or(starting) {
             let (mode, at_least) = match fence.mode {
                 FenceMode::Sent => (0, 0),
                 FenceMode::Acknowledged(Confirmers::All) => (1, 0),
@@ -530,7 +534,7 @@ impl Host {
 
     pub(super) fn read(r: &mut Reader<'_>) -> Option<Self> {
         let (state, boot, size_max, flags) = (State::read(r)?, r.u128()?, r.u32()?, r.u8()?);
-        let fence = if flags & Self::FENCED == 0 {
+        let promise = if flags & (Self::FENCED | Self::STARTING) == 0 {
             None
         } else {
             let (timeout_ns, mode, host, at_least) = (r.u64()?, r.u8()?, r.u8()? == 1, r.u16()?);
@@ -545,6 +549,8 @@ impl Host {
         };
         let addresses = r.addresses()?;
         let renewed = flags & Self::RENEWED != 0;
-        Some(Self { state, boot, size_max, renewed, fence, addresses, name: name(r)? })
+        let fence = promise.filter(|_| flags & Self::FENCED != 0);
+        let starting = promise.filter(|_| fence.is_none());
+        Some(Self { state, boot, size_max, renewed, fence, starting, addresses, name: name(r)? })
     }
 }

@@ -47,6 +47,7 @@ fn host() -> Host {
         size_max: 1418,
         renewed: true,
         fence: Some(FencePromise { timeout_ns: 77, mode: FenceMode::Acknowledged(Confirmers::AtLeast(3)), host: true }),
+        starting: None,
         addresses: [Some([10, 0, 0, 1].into()), Some([0xfd00, 0, 0, 0, 0, 0, 0, 1].into())],
         name: "host-ä".into(),
     }

@@ -60,6 +60,7 @@ class Cause(_Enum):
     ISOLATED = 9
     HUNG = 10
     OUT_OF_MEMORY = 11
+    UNREACHABLE = 12
     PATH_UP = 16
     RETURNED = 17
     CONTRACT_KEPT = 18

@@ -32,12 +32,16 @@ pub struct Bench {
     /// Hosts whose heartbeats take another receive queue than those of the others.
     pub own_queue: Vec<u32>,
     rows: std::collections::BTreeMap<u32, [PathArrival; PATHS]>,
-    numbers: std::collections::BTreeMap<u32, u64>,
+    pub numbers: std::collections::BTreeMap<u32, u64>,
     marks: std::collections::BTreeMap<(u32, usize), Marks>,
     /// Heartbeats held up on a path.
     waiting: std::collections::BTreeMap<(u32, usize), u64>,
     pub verdicts: Vec<Verdict>,
     pub others: Vec<Action>,
+    /// Hosts that others hear although this observer may not.
+    pub heard_elsewhere: Vec<u32>,
+    /// Hosts that do not answer when they are asked what they hear.
+    pub say_nothing: Vec<u32>,
 }
 
 impl Bench {
@@ -63,6 +67,8 @@ impl Bench {
             waiting: Default::default(),
             verdicts: Vec::new(),
             others: Vec::new(),
+            heard_elsewhere: Vec::new(),
+            say_nothing: Vec::new(),
         };
         b.d.tick(b.now);
         for &n in nodes {
@@ -166,8 +172,22 @@ impl Bench {
                     }
                     self.others.push(action);
                 }
+                Action::AskOthers { node } => {
+                    self.all_state(node);
+                    self.others.push(action);
+                }
                 _ => self.others.push(action),
             }
+        }
+    }
+
+    /// Every other host states what it hears of this one: the same as we, or all that it sends.
+    fn all_state(&mut self, node: u32) {
+        let heard = self.rows.get(&node).map_or(0, |rows| rows.iter().map(|row| row.last_number).max().unwrap_or(0));
+        let number = if self.heard_elsewhere.contains(&node) { self.numbers[&node] } else { heard };
+        let says = |by: u32| by != node && !self.say_nothing.contains(&by);
+        for by in self.sending.iter().map(|(by, ..)| *by).filter(|by| says(*by)) {
+            self.d.stated((by, self.d.company(node)), node, (1, number), How::Heard, self.now);
         }
     }
 

@@ -7,4 +7,5 @@ mod progress;
 mod silence;
 mod speed;
 mod states;
+mod unreachable;
 mod watching;

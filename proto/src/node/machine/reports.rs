@@ -2,14 +2,18 @@
 //!
 //! A report confirms heartbeats to hosts whose fences depend on that, says which silences others see too, lets its subject measure
 //! round trips, and tells the owner of an incarnation that was given up that it must begin a new one.
+//!
+//! A host that is silent here is asked for by a report of it alone, which everybody answers with one of the same kind
+//! ([`crate::detector`], *A host that others hear*).
 
 use super::{Event, Known, Node};
+use crate::detector::How;
 use crate::node::directory::Ignored;
 use crate::node::fence::{Judgement, Step};
 use fide_wire::PATHS;
 use fide_wire::frame::Header;
 use fide_wire::packet::{BODY_MAX, ReportEntry};
-use fide_wire::verdict::{FenceMode, FencedWhy};
+use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
 use std::collections::BTreeMap;
 
 /// A host whose fence depends on confirmations gets them so many times in its timeout.
@@ -18,6 +22,10 @@ const CONFIRMATIONS_PER_FENCE: u64 = 5;
 const OUTDATED_NS: u64 = 3_000_000_000;
 /// So many of them at most.
 const OUTDATED_MAX: usize = 256;
+/// Bytes of a report of one host, at most.
+const PROMPT_LEN: usize = (PATHS + 1) * ReportEntry::LEN;
+/// What was stated of a host is not stated again for so long, whoever asks: all hear it.
+const STATED_NS: u64 = 250_000;
 
 /// What the receive table has of a host on one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +38,14 @@ pub struct Heard {
     pub sent_ns: u64,
     /// The largest jitter of this second.
     pub jitter_max_ns: u64,
+}
+
+/// What a report says of one host.
+struct Statement {
+    /// The incarnation and number of the latest heartbeat, of all paths.
+    beat: (u32, u64),
+    how: How,
+    company: u16,
 }
 
 /// A host that announces an incarnation that is over.
@@ -59,23 +75,32 @@ pub(super) struct Reports {
     confirm_ns: u64,
     round: Option<Round>,
     outdated: BTreeMap<u32, Outdated>,
+    /// Hosts that are reported on at once, and whether the others are asked for the same.
+    prompt: BTreeMap<u32, bool>,
     period_ns: u64,
 }
 
 impl Reports {
     pub(super) const fn new(period_ns: u64) -> Self {
-        Self { is_due: false, confirm_ns: u64::MAX, round: None, outdated: BTreeMap::new(), period_ns }
+        Self { is_due: false, confirm_ns: u64::MAX, round: None, outdated: BTreeMap::new(), prompt: BTreeMap::new(), period_ns }
+    }
+
+    /// A host is reported on with the next frame. `asks`: everybody else is to do the same.
+    pub(super) fn prompt(&mut self, node: u32, asks: bool) {
+        *self.prompt.entry(node).or_default() |= asks;
     }
 
     pub(super) fn poll_timeout(&self) -> Option<u64> {
-        if self.is_due || self.round.is_some() { Some(0) } else { Some(self.confirm_ns).filter(|at| *at != u64::MAX) }
+        if self.is_due || self.round.is_some() || !self.prompt.is_empty() {
+            Some(0)
+        } else {
+            Some(self.confirm_ns).filter(|at| *at != u64::MAX)
+        }
     }
 
-    /// A host promised a fence that depends on confirmations, perhaps.
+    /// A host promised a fence that depends on confirmations, or begins to arm one, perhaps.
     pub(super) fn promised(&mut self, now_ns: u64) {
-        if self.confirm_ns == u64::MAX {
-            self.confirm_ns = now_ns;
-        }
+        self.confirm_ns = self.confirm_ns.min(now_ns);
     }
 }
 
@@ -91,9 +116,12 @@ impl Node {
         let is_over = reporter.ok_or(Ignored::Unconfirmed)?.condemned;
         if !is_over {
             self.also_silent(header.sender, body, now_ns);
+            self.stated(header.sender, body, now_ns);
         }
         let own = self.detector.config().self_incarnation;
-        let entries = || ReportEntry::read_all(body).filter(|entry| entry.node == self.directory.owner().origin());
+        let is_ours =
+            |entry: &ReportEntry| entry.node == self.directory.owner().origin() && entry.flags & ReportEntry::RELAYED == 0;
+        let entries = || ReportEntry::read_all(body).filter(is_ours);
         // A later incarnation of this host's name that nobody hears any more: another agent had it, or this host before it lost its memory.
         let is_unheard = entries().all(|entry| entry.flags & ReportEntry::SILENT != 0);
         let ours: Vec<ReportEntry> = entries().collect();
@@ -104,6 +132,8 @@ impl Node {
             }
             // Of a host that was given up here nothing else is believed: two that were cut off from each other both begin anew.
             if entry.incarnation == own && !is_over {
+                let hears = entry.flags & ReportEntry::SILENT == 0;
+                self.detector.hears_us(header.sender, entry.path.into(), hears);
                 self.confirmed(header.sender, &entry, now_ns);
             }
         }
@@ -120,6 +150,42 @@ impl Node {
         }
         let Some(name) = self.detector.peer(reporter).map(|peer| peer.name.to_owned()) else { return };
         silent.for_each(|entry| self.detector.also_reported(entry.node, &name, now_ns));
+    }
+
+    /// What another observer hears of others, and what it asks for.
+    fn stated(&mut self, reporter: u32, body: &[u8], now_ns: u64) {
+        let me = self.directory.owner().origin();
+        let mut latest: BTreeMap<(u32, bool), Statement> = BTreeMap::new();
+        for entry in ReportEntry::read_all(body).filter(|entry| entry.node != me && entry.node != reporter) {
+            let how = match entry.flags {
+                flags if flags & ReportEntry::RELAYED != 0 => How::Relayed,
+                flags if flags & ReportEntry::ANSWERS != 0 => How::Answered,
+                _ => How::Heard,
+            };
+            let statement = Statement { beat: (0, 0), how, company: entry.company };
+            let statement = latest.entry((entry.node, how == How::Relayed)).or_insert(statement);
+            statement.beat = (entry.incarnation, entry.last_number).max(statement.beat);
+            let is_given_up = entry.flags & (ReportEntry::CONDEMNED | ReportEntry::FORMER) == ReportEntry::CONDEMNED;
+            if is_given_up {
+                self.given_up_by(reporter, &entry, now_ns);
+            }
+            if entry.flags & ReportEntry::ASKS != 0 {
+                self.asked_of(entry.node, now_ns);
+            }
+        }
+        for ((node, _), Statement { beat, how, company }) in latest {
+            self.detector.stated((reporter, company), node, beat, how, now_ns);
+        }
+        self.weigh_held(now_ns);
+    }
+
+    /// Somebody asks what is known of a host here.
+    fn asked_of(&mut self, node: u32, now_ns: u64) {
+        // That it was never heard here is an answer, too.
+        let stated_ns = self.hosts.get(&node).map_or(0, |known| known.stated_ns);
+        if now_ns.saturating_sub(stated_ns) >= STATED_NS {
+            self.reports.prompt(node, false);
+        }
     }
 
     /// Another host has given an incarnation of this one up. Whether that ends what its report is good for.
@@ -178,6 +244,15 @@ impl Node {
     /// The body of the next path report, to everybody, if one is due. `heard`: the row of the receive table of a host and a path.
     pub fn poll_report(&mut self, now_ns: u64, mut heard: impl FnMut(u32, usize) -> Heard, body: &mut Vec<u8>) -> bool {
         body.clear();
+        while let Some((node, asks)) = self.reports.prompt.pop_first() {
+            self.write_prompt(node, asks, &mut heard, now_ns, body);
+            if body.len() + PROMPT_LEN > BODY_MAX {
+                break;
+            }
+        }
+        if !body.is_empty() {
+            return true;
+        }
         while let Some(round) = self.round(now_ns) {
             let Some((node, path)) = self.next_subject(&round) else {
                 let ended = self.reports.round.take();
@@ -193,10 +268,53 @@ impl Node {
                 self.reports.round = Some(Round { next: (node, path), ..round });
                 return true;
             }
-            self.entry(node, path, &heard(node, path), now_ns).write(body);
+            if path < PATHS {
+                self.entry(node, path, &heard(node, path), now_ns).write(body);
+            } else {
+                self.write_relayed(node, body);
+            }
             self.reports.round = Some(Round { next: (node, path + 1), ..round });
         }
         false
+    }
+
+    /// What is known of one host.
+    fn write_prompt(
+        &mut self,
+        node: u32,
+        asks: bool,
+        heard: &mut impl FnMut(u32, usize) -> Heard,
+        now_ns: u64,
+        body: &mut Vec<u8>,
+    ) {
+        if let Some(known) = self.hosts.get_mut(&node) {
+            known.stated_ns = now_ns;
+        }
+        let flags = if asks { ReportEntry::ASKS } else { 0 };
+        for path in 0..PATHS {
+            let entry = self.entry(node, path, &heard(node, path), now_ns);
+            ReportEntry { flags: entry.flags | flags, ..entry }.write(body);
+        }
+        self.write_relayed(node, body);
+    }
+
+    /// What others hear of a host that is not heard here: there may be somebody who hears this host and not them.
+    fn write_relayed(&self, node: u32, body: &mut Vec<u8>) {
+        if let Some((incarnation, last_number)) = self.detector.relayed(node) {
+            let flags = ReportEntry::RELAYED;
+            ReportEntry {
+                flags,
+                node,
+                incarnation,
+                path: 0,
+                company: 0,
+                last_number,
+                echo_sent_ns: 0,
+                hold_ns: 0,
+                jitter_max_ns: 0,
+            }
+            .write(body);
+        }
     }
 
     /// The report that is being written, or one that is due.
@@ -216,27 +334,27 @@ impl Node {
 
     /// When the fences of others need confirmations again.
     fn confirm_again_ns(&self, now_ns: u64) -> u64 {
-        let promises =
-            self.hosts.keys().filter(|node| self.depends_on_us(**node)).filter_map(|node| self.detector.promise(*node));
+        let promises = self.hosts.keys().filter_map(|node| self.depends_on_us(*node));
         let every = promises.map(|promise| (promise.timeout_ns / CONFIRMATIONS_PER_FENCE).max(self.reports.period_ns)).min();
         every.map_or(u64::MAX, |every| now_ns.saturating_add(every))
     }
 
-    /// Whether the fence of this host depends on confirmations.
-    fn depends_on_us(&self, node: u32) -> bool {
-        self.hosts.get(&node).is_some_and(|known| !known.condemned)
-            && self.detector.promise(node).is_some_and(|promise| matches!(promise.mode, FenceMode::Acknowledged(_)))
+    /// What the fence of this host promises, or will once it is armed, if that depends on confirmations.
+    fn depends_on_us(&self, node: u32) -> Option<FencePromise> {
+        let known = self.hosts.get(&node).filter(|known| !known.condemned)?;
+        let promise = self.detector.promise(node).or(known.starting)?;
+        matches!(promise.mode, FenceMode::Acknowledged(_)).then_some(promise)
     }
 
     /// The next host and path of a round.
     fn next_subject(&self, round: &Round) -> Option<(u32, usize)> {
         let (from, path) = round.next;
-        let is_one = |node: &u32, known: &Known| known.incarnation != 0 && (round.of_all || self.depends_on_us(*node));
+        let is_one = |node: &u32, known: &Known| known.incarnation != 0 && (round.of_all || self.depends_on_us(*node).is_some());
         let mut nodes = self.hosts.range(from..).filter(|(node, known)| is_one(node, known)).map(|(node, _)| *node);
         let node = nodes.next()?;
         match () {
             () if node != from => Some((node, 0)),
-            () if path < PATHS => Some((node, path)),
+            () if path < PATHS + usize::from(round.of_all) => Some((node, path)),
             () => nodes.next().map(|node| (node, 0)),
         }
     }
@@ -245,12 +363,14 @@ impl Node {
         let known = self.hosts.get(&node).map(|known| (known.incarnation, known.condemned, known.former_verdict));
         let (incarnation, is_condemned, is_former) = known.unwrap_or_default();
         let timeout_ns = self.detector.peer(node).map_or(0, |peer| peer.paths[path].contract.timeout_ns());
+        let answers = if self.detector.answers(node) { ReportEntry::ANSWERS } else { 0 };
         let is_silent = heard.arrived_ns == 0 || now_ns.saturating_sub(heard.arrived_ns) > timeout_ns;
         ReportEntry {
             node,
             incarnation,
             path: path as u8,
-            flags: flags(is_silent, is_condemned, is_former),
+            flags: flags(is_silent, is_condemned, is_former) | answers,
+            company: self.detector.company(node),
             last_number: heard.number,
             echo_sent_ns: heard.sent_ns,
             hold_ns: now_ns.saturating_sub(heard.arrived_ns),
@@ -264,8 +384,18 @@ impl Node {
             if body.len() + ReportEntry::LEN <= BODY_MAX {
                 let flags = flags(true, true, *former);
                 let (node, incarnation) = (*node, *incarnation);
-                ReportEntry { flags, node, incarnation, path: 0, last_number: 0, echo_sent_ns: 0, hold_ns: 0, jitter_max_ns: 0 }
-                    .write(body);
+                ReportEntry {
+                    flags,
+                    node,
+                    incarnation,
+                    path: 0,
+                    company: 0,
+                    last_number: 0,
+                    echo_sent_ns: 0,
+                    hold_ns: 0,
+                    jitter_max_ns: 0,
+                }
+                .write(body);
             }
         }
     }

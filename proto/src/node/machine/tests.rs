@@ -24,7 +24,16 @@ fn node(at: usize, incarnation: u32, promises: bool) -> Node {
     let mut owner = Owner::new(id(at), u64::from(incarnation));
     let fence = promises.then_some(FencePromise { timeout_ns: TIMEOUT, mode: ALL, host: false });
     let state = State::running(NOW);
-    let host = Host { state, boot: 1, size_max: 1000, renewed: false, fence, addresses: [None; PATHS], name: name(at).into() };
+    let host = Host {
+        state,
+        boot: 1,
+        size_max: 1000,
+        renewed: false,
+        fence,
+        starting: None,
+        addresses: [None; PATHS],
+        name: name(at).into(),
+    };
     owner.put(HOST_ROW, 1, Content::Host(host), NOW).unwrap();
     Node::new(detector::Config::new(id(at), incarnation), owner, CONTRACT, [], NOW).unwrap()
 }
@@ -83,7 +92,7 @@ fn header(at: usize, incarnation: u32) -> Header {
 
 fn about(at: usize, incarnation: u32, flags: u8) -> ReportEntry {
     let (node, path) = (id(at), 0);
-    ReportEntry { node, incarnation, path, flags, last_number: 3, echo_sent_ns: NOW, hold_ns: MS, jitter_max_ns: 0 }
+    ReportEntry { node, incarnation, path, flags, company: 0, last_number: 3, echo_sent_ns: NOW, hold_ns: MS, jitter_max_ns: 0 }
 }
 
 fn body(entries: &[ReportEntry]) -> Vec<u8> {
@@ -351,4 +360,87 @@ fn a_heartbeat_is_due_once_in_each_slot() {
     assert_eq!((a.poll_heartbeat(NOW), a.next_heartbeat_ns()), (None, NOW + MS));
     assert_eq!(a.poll_heartbeat(NOW + 3 * MS).map(|tick| tick.skipped), Some(2));
     assert_eq!(a.next_heartbeat_ns(), NOW + 4 * MS);
+}
+
+/// *Silent host*, of which the observer's own clock says that its fence is shut.
+fn silent(at: usize) -> Box<Verdict> {
+    let mode = FenceMode::Acknowledged(Confirmers::Majority);
+    let fence = Some(FencePromise { timeout_ns: TIMEOUT, mode, host: true });
+    let evidence = fide_wire::verdict::Evidence { fence, fenced: true, ..Default::default() };
+    let (id, grade) = (fide_wire::verdict::VerdictId::new(self::id(0), 1), fide_wire::verdict::Grade::Inferred);
+    let (node, cause, ended_apps) = (self::id(at), Cause::SilentHost, Vec::new());
+    Box::new(Verdict {
+        id,
+        cause,
+        grade,
+        node,
+        incarnation: 5,
+        app: 0,
+        code: 0,
+        confirms: false,
+        at_ns: NOW,
+        ended_apps,
+        evidence,
+    })
+}
+
+/// Host `by` has given host `at` up, of which it heard last so long ago.
+fn gives_up(node: &mut Node, by: usize, at: usize, hold_ns: u64, now_ns: u64) {
+    let entry = ReportEntry { hold_ns, ..about(at, 5, ReportEntry::CONDEMNED | ReportEntry::SILENT) };
+    node.handle_report(&header(by, 5), &body(&[entry]), now_ns).unwrap();
+}
+
+/// Whether each *silent host* that was told says *fenced*, and what was told as fenced later.
+fn told(node: &mut Node) -> (Vec<bool>, usize) {
+    let all = events(node);
+    let of = |event: &Event| match event {
+        Event::Act(Action::Verdict(verdict)) => Some(verdict.evidence.fenced),
+        _ => None,
+    };
+    (all.iter().filter_map(of).collect(), all.iter().filter(|event| matches!(event, Event::Fenced { .. })).count())
+}
+
+#[test]
+fn a_silent_host_is_fenced_when_those_who_have_not_given_it_up_are_too_few_to_confirm() {
+    let [mut a, ..] = hosts::<5>(true);
+    assert_eq!(a.weigh_fence(silent(1), NOW), None, "one of its four observers says nothing");
+    gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
+    assert_eq!(told(&mut a), (vec![], 0), "the two others may confirm it");
+    // This one has heard it a moment ago, and may have confirmed that.
+    gives_up(&mut a, 3, 1, TIMEOUT - 10 * MS, NOW + MS);
+    assert_eq!(told(&mut a), (vec![], 0));
+    assert_eq!(a.held_until_ns(), Some(NOW + 11 * MS));
+    a.weigh_held(NOW + 11 * MS);
+    assert_eq!(told(&mut a), (vec![true], 0), "one verdict says both");
+    a.weigh_held(NOW + 10 * TIMEOUT);
+    assert_eq!(told(&mut a), (vec![], 0));
+}
+
+#[test]
+fn where_too_many_may_confirm_a_silent_host_is_not_told_as_fenced_before_they_give_it_up() {
+    let [mut a, ..] = hosts::<5>(true);
+    assert_eq!(a.weigh_fence(silent(1), NOW), None);
+    gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
+    a.weigh_held(NOW + TIMEOUT - 1);
+    assert_eq!(told(&mut a), (vec![], 0));
+    a.weigh_held(NOW + TIMEOUT);
+    assert_eq!(told(&mut a), (vec![false], 0), "it does not wait for ever");
+    gives_up(&mut a, 3, 1, 2 * TIMEOUT, NOW + 9 * TIMEOUT);
+    assert_eq!(told(&mut a), (vec![], 1));
+    gives_up(&mut a, 4, 1, 2 * TIMEOUT, NOW + 9 * TIMEOUT);
+    assert_eq!(told(&mut a), (vec![], 0), "once");
+}
+
+#[test]
+fn of_two_hosts_the_word_of_one_is_enough_and_a_fenced_host_confirms_nobody() {
+    let [mut a, _b] = hosts::<2>(true);
+    assert!(a.weigh_fence(silent(1), NOW).is_some_and(|verdict| verdict.evidence.fenced));
+    // Of five, three have died one after the other: the last two are not enough by themselves.
+    let [mut a, ..] = hosts::<5>(true);
+    for (dead, by) in [(4, [1, 2].as_slice()), (3, &[1, 2]), (2, &[1])] {
+        by.iter().for_each(|by| gives_up(&mut a, *by, dead, 2 * TIMEOUT, NOW));
+        let verdict = a.weigh_fence(silent(dead), NOW);
+        assert!(verdict.is_some_and(|verdict| verdict.evidence.fenced), "host {dead}");
+        a.hosts.get_mut(&id(dead)).unwrap().condemned = true;
+    }
 }

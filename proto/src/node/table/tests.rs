@@ -17,6 +17,7 @@ fn host() -> Content {
         size_max: 1,
         renewed: false,
         fence: None,
+        starting: None,
         addresses: [None; 2],
         name: "h".into(),
     })

@@ -26,6 +26,8 @@ public enum Cause {
     HUNG(10),
     /** Out of memory. */
     OUT_OF_MEMORY(11),
+    /** Unreachable. */
+    UNREACHABLE(12),
     /** Path up. */
     PATH_UP(16),
     /** Returned. */

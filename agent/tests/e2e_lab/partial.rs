@@ -1,0 +1,165 @@
+//! Networks that fail in part: some hosts hear each other, others do not.
+
+use crate::common::{Pins, Setup, World, until};
+use fide_lab::NETS;
+use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
+use fide_wire::level::FENCE_EVENT_CODE;
+use fide_wire::verdict::Cause;
+
+/// `host` receives nothing of `to` any more, on both networks.
+fn deafen(w: &World, host: u16, to: u16) {
+    NETS.iter().for_each(|net| w.lab.deafen(host, to, *net).unwrap());
+}
+
+/// Neither receives anything of the other.
+fn part(w: &World, a: u16, b: u16) {
+    deafen(w, a, b);
+    deafen(w, b, a);
+}
+
+fn heal(w: &World) {
+    for host in w.lab.hosts() {
+        NETS.iter().for_each(|net| w.lab.heal(host, *net).unwrap());
+    }
+}
+
+fn unreachable(w: &World, observer: u16, host: &str) -> HistoryEvent {
+    w.event(observer, "a host is unreachable", |e| e.cause == Cause::Unreachable && e.node == host)
+}
+
+fn fence(w: &World, host: u16) -> FenceStatus {
+    match w.ask(host, &Request::Fence { order: FenceOrder::Status }).unwrap() {
+        Reply::Fence(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nobody was called dead, nobody began a new incarnation, and no fence closed.
+fn nobody_was_given_up(w: &World) {
+    for host in w.running() {
+        let all = w.history(host);
+        let of = [Cause::SilentHost, Cause::AgentLost, Cause::Fenced, Cause::Isolated];
+        let wrong: Vec<_> = all.iter().filter(|e| of.contains(&e.cause) || e.cause == Cause::Returned && e.code != 0).collect();
+        assert!(wrong.is_empty(), "h{host}: {wrong:?}");
+    }
+}
+
+/// Acknowledged fences with a timeout that a busy machine keeps.
+fn fenced(pins: &Pins, hosts: u16, timeout: &str) -> Option<World> {
+    let lines = format!("mode = \"acknowledged\"\ntimeout = \"{timeout}\"\nmargin = \"10ms\"");
+    let configs: Vec<String> = (1..=hosts).map(|h| pins.config(h, &lines)).collect();
+    Setup::hosts(hosts).extra(move |h| configs[usize::from(h) - 1].clone()).up()
+}
+
+/// Half of a switch has died, or a table of it is wrong: two of three hosts receive nothing of each other, and the third hears both.
+#[test]
+fn two_hosts_that_a_third_hears_are_unreachable_to_each_other_and_nobody_is_dead() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 3, "3s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    let process = w.sleeper(3);
+    w.watch_known(3, "db", process.pid());
+    part(&w, 1, 3);
+    for (observer, other) in [(1, "h3"), (3, "h1")] {
+        let event = unreachable(&w, observer, other);
+        assert_eq!(event.evidence.expect("it rests on something").heard_by, ["h2"]);
+        until("it is shown as such", || w.view(observer, other).is_some_and(|view| view.heard_by == ["h2"]));
+    }
+    // Longer than any timeout: fence, agent, questions.
+    w.all_go_on(2500);
+    for host in 1..=3 {
+        assert_eq!(fence(&w, host).state, "open", "h{host}");
+    }
+    assert_eq!(w.events(2, Cause::Unreachable), []);
+    heal(&w);
+    w.all_alive();
+    nobody_was_given_up(&w);
+    for (observer, other) in [(1, "h3"), (3, "h1")] {
+        let told = w.events(observer, Cause::Unreachable);
+        assert_eq!(told.len(), 1, "once for each silence: {told:?}");
+        assert_eq!(w.view(observer, other).unwrap().heard_by, Vec::<String>::new());
+    }
+    for observer in 1..=3 {
+        let ends = w.history(observer).into_iter().filter(|e| e.app.is_some() && e.cause.ends_process()).count();
+        assert_eq!(ends, 0, "the process on h3 lives");
+    }
+}
+
+/// A host that is unreachable from one observer and then dies is told as dead there, too.
+#[test]
+fn an_unreachable_host_that_dies_is_told_as_dead() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    part(&w, 1, 3);
+    unreachable(&w, 1, "h3");
+    for net in NETS {
+        w.lab.cut(3, net, fide_lab::Cut::Carrier).unwrap();
+    }
+    for observer in [1, 2] {
+        w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == "h3");
+    }
+}
+
+/// One direction is lost: h2 receives nothing of h1, which hears everybody.
+#[test]
+fn a_host_that_is_deaf_to_one_other_accuses_nobody() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 3, "3s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    deafen(&w, 2, 1);
+    unreachable(&w, 2, "h1");
+    w.all_go_on(2500);
+    (1..=3).for_each(|host| assert_eq!(fence(&w, host).state, "open", "h{host}"));
+    heal(&w);
+    w.all_alive();
+    nobody_was_given_up(&w);
+}
+
+/// Each host hears its neighbours only: what is heard is passed on from one to the next.
+#[test]
+fn in_a_chain_of_five_hosts_nobody_is_dead() {
+    let Some(w) = Setup::hosts(5).heartbeat("10ms").up() else { return };
+    for a in 1..=5 {
+        (a + 2..=5).for_each(|b| part(&w, a, b));
+    }
+    for (observer, host) in [(1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 1)] {
+        unreachable(&w, observer, &format!("h{host}"));
+    }
+    w.all_go_on(500);
+    heal(&w);
+    w.all_alive();
+    nobody_was_given_up(&w);
+}
+
+/// Reports of starting hosts come often enough for every fence, however many hosts there are.
+#[test]
+fn an_acknowledged_fence_is_armed_with_five_hosts_and_with_nine() {
+    let Some(pins) = Pins::new() else { return };
+    for hosts in [5, 9] {
+        let Some(w) = fenced(&pins, hosts, "1s") else { return };
+        for host in 1..=hosts {
+            until("its fence is armed", || fence(&w, host).extensions > 3);
+            let status = fence(&w, host);
+            assert_eq!(status.observers.len(), usize::from(hosts) - 1, "{status:?}");
+        }
+    }
+}
+
+/// A fence whose confirmers are not there says so, and of whom.
+#[test]
+fn a_fence_that_is_not_armed_says_who_is_waited_for() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = fenced(&pins, 3, "1s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    (1..=3).for_each(|host| w.kill_agent(host));
+    // What its gates were is forgotten with the pins; whom it knew is not.
+    let config = w.config(1);
+    let remove = w.lab.command(1, crate::common::fided()).unwrap().arg("--config").arg(config).arg("--remove-fence").status();
+    assert!(remove.unwrap().success());
+    w.start(1);
+    let event = w.event(1, "not armed", |e| e.cause == Cause::Local && e.code == FENCE_EVENT_CODE);
+    assert!(event.text.contains("h2") && event.text.contains("h3"), "{}", event.text);
+    let status = fence(&w, 1);
+    assert_eq!((status.state.as_str(), status.observers.len()), ("starting", 2), "{status:?}");
+    assert_eq!(status.observers, status.waits_for);
+    assert!(status.observers.iter().all(|name| ["h2", "h3"].contains(&name.as_str())), "{status:?}");
+}
