@@ -84,8 +84,7 @@ impl Core {
             },
             app_state,
             fence,
-            // The detector does not call it silent before.
-            fenced: fence.is_some() && state == Some(State::Silent),
+            fenced: fence.is_some() && state == Some(State::Silent) && self.node.is_fenced(peer.node),
         };
         (Some(known), certain)
     }

@@ -49,6 +49,8 @@ impl Node {
             }
             return Some(verdict);
         }
+        // Others wait for this host's word, as it does for theirs.
+        self.reports.prompt(verdict.node, false);
         let is_over = verdict.evidence.fenced;
         verdict.evidence.fenced = is_over && self.is_given_up_by_enough(verdict.node, now_ns);
         if verdict.evidence.fenced {
@@ -69,6 +71,12 @@ impl Node {
         if let Some(known) = self.hosts.get_mut(&node) {
             known.fenced.is_fenced = true;
         }
+    }
+
+    /// Whether this host is fenced, as far as it promised to be: by what enough others say, or, in the other modes, by this observer's clock.
+    #[must_use]
+    pub fn is_fenced(&self, node: u32) -> bool {
+        self.hosts.get(&node).is_some_and(|known| known.fenced.is_fenced)
     }
 
     /// Whether those who have not given this host up are too few to keep its gates open.

@@ -412,6 +412,18 @@ fn a_silent_host_is_fenced_when_those_who_have_not_given_it_up_are_too_few_to_co
     assert_eq!(a.held_until_ns(), Some(NOW + 11 * MS));
     a.weigh_held(NOW + 11 * MS);
     assert_eq!(told(&mut a), (vec![true], 0), "one verdict says both");
+    assert!(a.is_fenced(id(1)) && !a.is_fenced(id(2)));
+    // Who is the last to give it up says so at once, too: others wait for that.
+    let [mut a, ..] = hosts::<3>(true);
+    gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
+    all_reports(&mut a, NOW + MS);
+    assert!(a.weigh_fence(silent(1), NOW + MS).is_some());
+    a.hosts.get_mut(&id(1)).unwrap().condemned = true;
+    let said = all_reports(&mut a, NOW + MS);
+    assert!(
+        said.iter().all(|entry| entry.node == id(1) && entry.flags & ReportEntry::CONDEMNED != 0) && !said.is_empty(),
+        "{said:?}"
+    );
     a.weigh_held(NOW + 10 * TIMEOUT);
     assert_eq!(told(&mut a), (vec![], 0));
 }
