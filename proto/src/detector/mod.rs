@@ -1153,6 +1153,7 @@ impl Detector {
             }
             let is_unheard = answers && word == Word::NotHeard;
             if absent || is_unheard && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns, now) {
+                self.peers[i].others.is_over();
                 self.agent_lost(i, now);
                 return false;
             }
@@ -1639,11 +1640,11 @@ impl Detector {
             observer_awake_ns: now.saturating_sub(self.awake_since_ns),
             drops: own_drops.saturating_add(path_drops),
             drained: peer.is_drained(&self.carrier),
-            heard_by: peer.others.heard_by().and_then(|by| self.peer(by)).map(|by| by.name.to_owned()).into_iter().collect(),
+            heard_by: self.heard_by(peer.node).map(str::to_owned).into_iter().collect(),
             also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
             fence: peer.fence,
             // Whom others hear they may confirm.
-            fenced: peer.fence.is_some() && !peer.fence_may_be_open(now) && peer.others.heard_by().is_none(),
+            fenced: peer.fence.is_some() && !peer.fence_may_be_open(now) && !peer.others.is_told,
             ..Evidence::default()
         }
     }

@@ -46,11 +46,16 @@ fn an_unreachable_host_that_dies_is_dead_a_while_later() {
 #[test]
 fn the_last_heartbeat_of_a_dead_host_may_have_reached_one_observer_alone() {
     let mut b = Bench::watching(&[A, B, C]);
+    let promise = FencePromise { timeout_ns: 2 * MS, mode: fide_wire::verdict::FenceMode::Sent, host: true };
+    b.d.fence(A, 1, Some(promise)).unwrap();
     b.crash(A);
     // It sent two more, which only others received.
     *b.numbers.get_mut(&A).unwrap() += 2;
     b.heard_elsewhere = vec![A];
     b.run(30 * MS);
+    // It was heard by others at first, and is as dead, and as fenced, as any.
+    let evidence = &b.verdicts.last().unwrap().evidence;
+    assert!(evidence.fenced && evidence.heard_by.is_empty(), "{evidence:?}");
     assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
 }
 
