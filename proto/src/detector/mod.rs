@@ -60,7 +60,7 @@
 //! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
 //! * *An accrual detector* (φ): its suspicion has no moment at which a contract was broken, hence no verdict anybody could rely on.
 //! * *A vote among observers*: it would need the quorum that FiDe exists to avoid. One other that hears the host is enough to veto a silence
-//!   ([`others`]), and none is needed to see one.
+//!   (`others`), and none is needed to see one.
 //! * *A veto for every packet that was refused* (forgeries, other clusters): anybody could suspend detection. They are evidence; what an interface or a queue
 //!   lost is a veto.
 //!
@@ -133,7 +133,7 @@
 //!
 //! # A host that others hear
 //! Networks fail in part: a host that is silent here on all paths may be heard by another observer that is heard here. So the others are asked before
-//! *silent host* is said, and before *agent lost* is concluded from a long silence ([`others`]). A host that they hear is *unreachable* from here: a
+//! *silent host* is said, and before *agent lost* is concluded from a long silence (`others`). A host that they hear is *unreachable* from here: a
 //! fault of the network, told once, on which nothing ends. It stays late, and its contract is kept when it is heard again.
 //!
 //! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago (`peer::Peer::fell_silent_with`) count as not answering. The
