@@ -540,11 +540,11 @@ fn who_does_not_extend_in_time_is_not_heard_any_more() {
     // It begins anew.
     valid_ns(&say(&mut sender, "anew 3000"));
     inside.flows();
-    valid_ns(&say(&mut sender, "beat 4000 2000"));
+    let last = valid_ns(&say(&mut sender, "beat 4000 2000"));
     // The agent is killed: nobody can extend, and time goes on.
     w.kill_agent(1);
     assert!(say(&mut sender, "beat 4000 2000").starts_with("error Disconnected"));
-    inside.is_cut_off();
+    inside.is_cut_off_after(last);
     w.start(1);
     let said = say(&mut sender, "extend 0 3000");
     assert!(said.starts_with("error Fenced"), "a new agent finds it closed: {said}");
