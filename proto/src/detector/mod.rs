@@ -1147,11 +1147,13 @@ impl Detector {
             let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
             // One answer when our own connection is back says nothing of the time before.
             let stuck_ns = silent_ns.min(now.saturating_sub(peer.probing.answering_since_ns));
-            let word = self.word_of_others(i, now);
-            if word == Word::Heard && answers && stuck_ns >= self.config.agent_timeout_ns {
+            // Only a long silence is a question for others.
+            let is_long = answers && stuck_ns >= self.config.agent_timeout_ns;
+            let word = if is_long { self.word_of_others(i, now) } else { Word::Awaited };
+            if word == Word::Heard {
                 self.tell_unreachable(i, now);
             }
-            let is_unheard = answers && word == Word::NotHeard;
+            let is_unheard = word == Word::NotHeard;
             if absent || is_unheard && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns, now) {
                 self.peers[i].others.is_over();
                 self.agent_lost(i, now);
