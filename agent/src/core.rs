@@ -12,6 +12,7 @@
 
 mod announce;
 mod checks;
+mod copies;
 mod crash;
 mod fencing;
 mod foreign;
@@ -242,6 +243,7 @@ pub struct Core {
     own: Own,
     housekeeping_at: u64,
     complained: Complaints,
+    multicast: copies::Multicast,
     /// Hosts whose members the groups of this one have excluded because they were unreachable, and which incarnations of them.
     excluded: BTreeMap<u32, u32>,
     /// What came that nobody wanted.
@@ -360,6 +362,7 @@ impl Core {
             own: Own::new(now),
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
+            multicast: copies::Multicast::default(),
             excluded: BTreeMap::new(),
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),

@@ -355,7 +355,7 @@ impl Receiver {
             for _ in 0..64 {
                 let Some(got) = lane.receive(path, &mut buf) else { break };
                 let bytes = &buf[..got.len.min(buf.len())];
-                match self.userspace.accept(bytes, path, got.from, got.arrived_ns, me, keys) {
+                match self.userspace.accept(bytes, path, (got.from, got.by_group), got.arrived_ns, me, keys) {
                     Ok(Accepted::Notices(p)) => self.records.extend(self.userspace.records(&p, got.arrived_ns)),
                     Ok(Accepted::Packet(p)) => {
                         let head = Record {

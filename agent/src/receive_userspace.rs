@@ -116,7 +116,7 @@ impl Default for UserspaceTable {
 }
 
 impl UserspaceTable {
-    /// Decides on one UDP payload.
+    /// Decides on one UDP payload. `by_group`: it was sent to the path's group.
     ///
     /// # Errors
     /// The reason, counted.
@@ -124,7 +124,7 @@ impl UserspaceTable {
         &mut self,
         bytes: &'a [u8],
         path: u8,
-        from: IpAddr,
+        (from, by_group): (IpAddr, bool),
         now_ns: u64,
         me: &Me,
         keys: &Keyring,
@@ -134,7 +134,7 @@ impl UserspaceTable {
             note(&mut self.probes[row], from, now_ns);
             return Ok(Accepted::Probe);
         }
-        let result = self.decide(bytes, path, now_ns, me, keys);
+        let result = self.decide(bytes, path, by_group, now_ns, me, keys);
         let own = matches!(&result, Ok(Accepted::Packet(p)) if p.header.sender == me.node);
         if let Some(reason) = result.as_ref().err().copied().or(own.then_some(Refusal::Own)) {
             self.refused[reason as usize] += 1;
@@ -143,7 +143,15 @@ impl UserspaceTable {
         result
     }
 
-    fn decide<'a>(&mut self, bytes: &'a [u8], path: u8, now_ns: u64, me: &Me, keys: &Keyring) -> Result<Accepted<'a>, Refusal> {
+    fn decide<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        path: u8,
+        by_group: bool,
+        now_ns: u64,
+        me: &Me,
+        keys: &Keyring,
+    ) -> Result<Accepted<'a>, Refusal> {
         let packet = packet::decode(bytes, me.cluster, keys)?;
         let h = packet.header;
         if h.path != path || usize::from(path) >= PATHS {
@@ -188,6 +196,9 @@ impl UserspaceTable {
             return Ok(Accepted::Packet(packet));
         }
         if h.kind == Kind::Heartbeat {
+            if !by_group && h.number == row.number {
+                return Ok(Accepted::Heartbeat); // the copy by unicast of what multicast has brought
+            }
             if h.number <= row.number {
                 row.refused += 1;
                 return Err(Refusal::OldNumber);
@@ -206,6 +217,9 @@ impl UserspaceTable {
             row.arrived += 1;
             row.arrived_ns = now_ns;
             row.number = h.number;
+            if by_group {
+                row.by_group = h.number as u32;
+            }
             peer.period_ns = h.period_ns;
             if (h.table_version.wrapping_sub(peer.table_version) as i32) > 0 {
                 peer.table_version = h.table_version;
@@ -272,7 +286,8 @@ impl UserspaceTable {
 
     /// See [`fide_xdp::Mechanism::set_peer`].
     pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32, used: Used) {
-        let path = fide_xdp::layout::Path { number: used.heartbeats, event_number: used.others, ..Default::default() };
+        let (number, event_number, by_group) = (used.heartbeats, used.others, used.heartbeats as u32);
+        let path = fide_xdp::layout::Path { number, event_number, by_group, ..Default::default() };
         self.peers[slot] = Peer { node, incarnation, path: [path; PATHS], ..Peer::default() };
         self.jitter[slot * PATHS..(slot + 1) * PATHS].fill([0; jitter::BUCKETS]);
         self.copies[slot] = Default::default();
@@ -395,7 +410,7 @@ mod tests {
         let k = Keyring::default();
         let mut heard = |sender, incarnation, number, now_ns| {
             let f = of(sender, Kind::Introduction, number, incarnation);
-            t.accept(&f, 0, FROM, now_ns, &ME, &k).map(|_| ())
+            t.accept(&f, 0, (FROM, true), now_ns, &ME, &k).map(|_| ())
         };
         for (sender, incarnation) in [(99, 5), (20, 8), (10, 5), (10, 4)] {
             // What this host's own name announced is counted as refused, but shown, too.
@@ -414,7 +429,7 @@ mod tests {
         assert_eq!(t.sources[Refusal::Own as usize][0].address(), Some(FROM));
         for sender in 0..2 * STRANGERS as u32 {
             let f = of(1000 + sender, Kind::Introduction, 1, 1);
-            assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok());
+            assert!(t.accept(&f, 0, (FROM, true), 1, &ME, &k).is_ok());
         }
         assert!(t.strangers.len() <= STRANGERS);
     }
@@ -430,7 +445,7 @@ mod tests {
             (Kind::PathReport, 1, 6, 3),
         ] {
             let f = of(10, kind, number, incarnation);
-            assert_eq!(t.accept(&f, 0, FROM, 1, &ME, &k), Err(Refusal::Own));
+            assert_eq!(t.accept(&f, 0, (FROM, true), 1, &ME, &k), Err(Refusal::Own));
             assert_eq!(t.not_sent, not_sent);
         }
     }
@@ -447,8 +462,8 @@ mod tests {
         let mut t = table();
         let mut probe = PROBE_MAGIC.to_vec();
         probe.resize(PROBE_LEN, 7);
-        assert!(matches!(t.accept(&probe, 0, FROM, 1, &ME, &Keyring::default()), Ok(Accepted::Probe)));
-        assert!(t.accept(&probe[..PROBE_LEN - 1], 0, FROM, 1, &ME, &Keyring::default()).is_err());
+        assert!(matches!(t.accept(&probe, 0, (FROM, true), 1, &ME, &Keyring::default()), Ok(Accepted::Probe)));
+        assert!(t.accept(&probe[..PROBE_LEN - 1], 0, (FROM, true), 1, &ME, &Keyring::default()).is_err());
         assert_eq!(t.refused.iter().sum::<u64>(), 1);
         assert_eq!((t.probes[0].count, t.probes[0].address()), (1, Some(FROM)));
         // The receive program knows it by the same bytes.
@@ -462,7 +477,7 @@ mod tests {
         let mut t = table();
         for (number, at) in [(1, 1_000), (2, 2_500), (5, 9_000)] {
             let f = frame(Kind::Heartbeat, number, 7, 1, None, b"");
-            assert_eq!(t.accept(&f, 1, FROM, at, &ME, &Keyring::default()), Ok(Accepted::Heartbeat));
+            assert_eq!(t.accept(&f, 1, (FROM, true), at, &ME, &Keyring::default()), Ok(Accepted::Heartbeat));
         }
         let row = t.peer(0).path[1];
         assert_eq!((row.number, row.arrived, row.lost, row.arrived_ns, row.jitter_max_ns), (5, 3, 2, 9_000, 500));
@@ -475,21 +490,33 @@ mod tests {
         let mut t = table();
         let k = Keyring::default();
         let f = frame(Kind::Heartbeat, 4, 7, 0, None, b"");
-        assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok());
-        assert_eq!(t.accept(&f, 0, FROM, 2, &ME, &k), Err(Refusal::OldNumber));
-        assert_eq!(t.accept(&f, 1, FROM, 2, &ME, &k), Err(Refusal::WrongPath));
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert!(t.accept(&f, 0, (FROM, true), 1, &ME, &k).is_ok());
+        assert_eq!(t.accept(&f, 0, (FROM, true), 2, &ME, &k), Err(Refusal::OldNumber));
+        assert_eq!(t.accept(&f, 1, (FROM, true), 2, &ME, &k), Err(Refusal::WrongPath));
+        assert_eq!(
+            t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, (FROM, true), 2, &ME, &k),
+            Err(Refusal::OldIncarnation)
+        );
+        assert_eq!(
+            t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, (FROM, true), 2, &ME, &k),
+            Err(Refusal::OldIncarnation)
+        );
         assert!(matches!(
-            t.accept(&frame(Kind::Introduction, 9, 8, 0, None, b"{}"), 0, FROM, 2, &ME, &k),
+            t.accept(&frame(Kind::Introduction, 9, 8, 0, None, b"{}"), 0, (FROM, true), 2, &ME, &k),
             Ok(Accepted::Packet(_))
         ));
         t.condemn(0);
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(
+            t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, (FROM, true), 2, &ME, &k),
+            Err(Refusal::OldIncarnation)
+        );
         let report = |incarnation| frame(Kind::PathReport, 11, incarnation, 0, None, b"");
-        assert!(matches!(t.accept(&report(7), 0, FROM, 2, &ME, &k), Ok(Accepted::Packet(_))), "it may have given us up, too");
-        assert_eq!(t.accept(&report(7), 0, FROM, 2, &ME, &k), Err(Refusal::OldNumber), "once");
-        assert_eq!(t.accept(&report(6), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert!(
+            matches!(t.accept(&report(7), 0, (FROM, true), 2, &ME, &k), Ok(Accepted::Packet(_))),
+            "it may have given us up, too"
+        );
+        assert_eq!(t.accept(&report(7), 0, (FROM, true), 2, &ME, &k), Err(Refusal::OldNumber), "once");
+        assert_eq!(t.accept(&report(6), 0, (FROM, true), 2, &ME, &k), Err(Refusal::OldIncarnation));
         assert_eq!(t.peer(0).path[0].event_number, 0, "and nothing of it counts");
         assert_eq!(t.refused[Refusal::OldIncarnation as usize], 4);
     }
@@ -500,14 +527,14 @@ mod tests {
         let k = Keyring::default();
         let mut copy = |path: u8, number: u64| {
             let f = frame(Kind::Copy, number, 7, path, None, b"round");
-            t.accept(&f, path, FROM, 1, &ME, &k).map(|_| ())
+            t.accept(&f, path, (FROM, true), 1, &ME, &k).map(|_| ())
         };
         assert_eq!([copy(0, 10), copy(1, 10), copy(0, 12), copy(0, 11)], [Ok(()); 4]);
         assert_eq!([copy(0, 11), copy(0, 10), copy(1, 10)], [Err(Refusal::OldNumber); 3]);
         assert_eq!([copy(0, 100), copy(0, 14)], [Ok(()), Err(Refusal::OldNumber)], "too far behind");
         t.set_peer(0, 20, 7, Used::default());
         let f = frame(Kind::Copy, 10, 7, 0, None, b"round");
-        assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok(), "the row begins anew");
+        assert!(t.accept(&f, 0, (FROM, true), 1, &ME, &k).is_ok(), "the row begins anew");
     }
 
     #[test]
@@ -518,9 +545,9 @@ mod tests {
             let good = frame(kind, 9, 7, 0, None, b"a body");
             let mut forged = good.clone();
             forged[50] ^= 1;
-            assert_eq!(t.accept(&forged, 0, FROM, 1, &ME, &k), Err(Refusal::Mac));
+            assert_eq!(t.accept(&forged, 0, (FROM, true), 1, &ME, &k), Err(Refusal::Mac));
             assert_eq!((t.peer(0).path[0].number, t.peer(0).path[0].refused), (if kind == Kind::Heartbeat { 0 } else { 9 }, 0));
-            assert!(t.accept(&good, 0, FROM, 1, &ME, &k).is_ok());
+            assert!(t.accept(&good, 0, (FROM, true), 1, &ME, &k).is_ok());
             t.peers[0].path[0].event_number = 0;
         }
     }
@@ -532,7 +559,7 @@ mod tests {
         let mut firsts = Vec::new();
         for (number, path, notice) in [(1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1), (3, 0, 70), (3, 1, 5), (4, 1, 7)] {
             let f = frame(Kind::Notice, number, 7, path, Some(notice), b"");
-            match t.accept(&f, path, FROM, 9, &ME, &k) {
+            match t.accept(&f, path, (FROM, true), 9, &ME, &k) {
                 Ok(Accepted::Notices(p)) => {
                     firsts.extend(t.records(&p, 1).map(|r| (notice, r.flags & Record::DUPLICATE == 0)));
                 }

@@ -76,6 +76,9 @@ pub struct LinkFaults {
     /// The hosts of which it receives nothing: bit `h - 1` is host `h`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deaf_to: u128,
+    /// The switch delivers no multicast to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_multicast: bool,
 }
 
 /// Hosts that a host can be deaf to.
@@ -120,6 +123,15 @@ impl Lab {
             return Err(LabError::BadSpec(format!("h{host} cannot be made deaf to h{to}")));
         }
         self.change_link(host, net, |faults| faults.deaf_to |= 1 << (to - 1))
+    }
+
+    /// The switch delivers no multicast to this host any more, and everything else as before: as one that snoops IGMP and MLD, and
+    /// has forgotten who is a member, because there is no querier. Until [`Lab::heal`].
+    ///
+    /// # Errors
+    /// As [`Lab::cut`].
+    pub fn lose_multicast(&self, host: u16, net: u8) -> Result<(), LabError> {
+        self.change_link(host, net, |faults| faults.no_multicast = true)
     }
 
     /// Undoes every cut and slow-down of the cable between a host and a network. A removed NIC stays away.
@@ -329,6 +341,11 @@ impl Steps {
             }
         }
 
+        if before.no_multicast != after.no_multicast {
+            let floods = if after.no_multicast { "off" } else { "on" };
+            steps.ip_last.push(format!("link set {port} type bridge_slave mcast_flood {floods}"));
+        }
+
         for other in 1..=DEAF_TO_MAX {
             let is_deaf = |faults: &LinkFaults| faults.deaf_to & 1 << (other - 1) != 0;
             let pref = DEAF_PREF + other;
@@ -407,6 +424,7 @@ mod tests {
         slow_to_host_bps: None,
         removed: false,
         deaf_to: 0,
+        no_multicast: false,
     };
 
     fn with(cut: Cut) -> LinkFaults {
@@ -453,6 +471,15 @@ mod tests {
         assert_eq!(Steps::between((1, 0), both, slow, false).tc, ["filter del dev h1 ingress pref 1"]);
         let end = Steps::between((1, 0), slow, NONE, false);
         assert_eq!((end.tc, end.ip_last), (vec!["qdisc del dev h1 clsact".to_string()], vec!["link del q1".to_string()]));
+    }
+
+    #[test]
+    fn a_port_without_multicast_gets_everything_else() {
+        let none = LinkFaults { no_multicast: true, ..NONE };
+        let steps = Steps::between((1, 0), NONE, none, false);
+        assert_eq!((steps.tc.len(), steps.ip_last), (0, vec!["link set h1 type bridge_slave mcast_flood off".to_string()]));
+        let steps = Steps::between((1, 0), none, NONE, false);
+        assert_eq!(steps.ip_last, ["link set h1 type bridge_slave mcast_flood on"]);
     }
 
     #[test]

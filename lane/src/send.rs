@@ -11,6 +11,10 @@
 //! [`Lane::completion`] asks it, one cheap system call for each path with something under way. What a driver's "free" means differs:
 //! `docs/fence.md` says what for veth, virtio and NICs.
 //!
+//! Hosts that multicast does not reach for a while ([`Lane::set_copies`]) get copies by unicast through a socket of their own: what the kernel
+//! still holds of these, because a host that died is not found on the link, is neither an error of the path nor held
+//! against its completion.
+//!
 //! A path whose interface is missing is *down*, not an error of the lane: the other one carries on (FiDe §3.3), every send
 //! says so, and [`Lane::refresh`] brings it back.
 
@@ -259,6 +263,8 @@ pub struct Received {
     pub arrived_ns: u64,
     /// Where it says that it comes from.
     pub from: IpAddr,
+    /// It was sent to a multicast group.
+    pub by_group: bool,
 }
 
 /// How far the kernel is done with what was sent.
@@ -287,11 +293,15 @@ struct Open {
     link_to: SockAddr,
     /// Where UDP copies go: the group first (when it does not leave as a frame), then the unicast hosts.
     udp_to: Vec<SockAddr>,
+    /// By which copies for single hosts leave, while there are any, and where they go.
+    copies: Option<(OwnedFd, Vec<SockAddr>)>,
 }
 
 struct Path {
     spec: PathSpec,
     state: Result<Open, LaneError>,
+    /// Hosts that get copies of their own for a while.
+    copies: Vec<IpAddr>,
     /// The last send of which the kernel took every copy, and the last of which it is done with every copy.
     taken: u64,
     done: u64,
@@ -339,7 +349,7 @@ impl Lane {
                 }
                 tracing::warn!(path = spec.path, error = %e, "path is down");
             }
-            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state, taken: 0, done: 0 });
+            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state, copies: Vec::new(), taken: 0, done: 0 });
         }
         if lane.paths.iter().flatten().all(|p| p.state.is_err()) {
             let first = lane.paths.into_iter().flatten().find_map(|p| p.state.err());
@@ -371,12 +381,17 @@ impl Lane {
             _ => None,
         };
         let udp_to = group.iter().chain(&spec.unicast).map(|a| SockAddr::ip(*a, spec.port, link.ifindex)).collect();
-        Ok(Open { link, source, udp, packet, head, link_to, udp_to })
+        Ok(Open { link, source, udp, packet, head, link_to, udp_to, copies: None })
     }
 
     /// Sends one payload on each path that has one: all frames with one system call (one for each path with
     /// [`Options::completion`]), then the UDP copies. Never waits, never allocates, never panics.
     pub fn send(&mut self, payloads: [Option<&[u8]>; PATHS]) -> [SendOutcome; PATHS] {
+        self.send_in_turns(payloads, 1)
+    }
+
+    /// The same, of which each host that gets copies ([`Lane::set_copies`]) gets one of so many.
+    pub fn send_in_turns(&mut self, payloads: [Option<&[u8]>; PATHS], turns: u32) -> [SendOutcome; PATHS] {
         self.sends += 1;
         let mut outcomes = [SendOutcome::default(); PATHS];
         let (mut frames, mut own): ([Option<Message<'_>>; PATHS], [Option<&OwnedFd>; PATHS]) = ([None; PATHS], [None; PATHS]);
@@ -414,6 +429,11 @@ impl Lane {
                 && !matches!(outcome.error, Some(SendError::TooLarge { .. }))
             {
                 send_datagrams(open, payload, outcome);
+            }
+        }
+        for (slot, payload) in self.paths.iter().zip(payloads) {
+            if let (Some(Path { state: Ok(Open { copies: Some((socket, to)), .. }), .. }), Some(payload)) = (slot, payload) {
+                send_copies(socket, to, payload, self.sends, turns);
             }
         }
         for (slot, outcome) in self.paths.iter_mut().zip(&outcomes) {
@@ -468,6 +488,31 @@ impl Lane {
         sys::send_to(&open.udp, payload, Some(&to)).map(drop).map_err(|e| SendError::from_io(&e))
     }
 
+    /// From now on these hosts get a copy of every frame by unicast, where the path has a group, and no others do.
+    ///
+    /// # Errors
+    /// When there can be no socket for them; [`Lane::refresh`] tries again.
+    pub fn set_copies(&mut self, path: u8, hosts: &[IpAddr]) -> Result<(), LaneError> {
+        let Some(Some(Path { spec, state, copies, .. })) = self.paths.get_mut(usize::from(path)) else { return Ok(()) };
+        if spec.group.is_none() {
+            return Ok(());
+        }
+        copies.clear();
+        copies.extend(hosts.iter().filter(|host| host.is_ipv6() == spec.ipv6() && !spec.unicast.contains(host)));
+        state.as_mut().map_or(Ok(()), |open| open.copy_to(spec, copies, self.options))
+    }
+
+    /// Leaves the path's group and joins it again, which tells switches that have forgotten this host.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn rejoin(&mut self, path: u8) -> Result<(), LaneError> {
+        let Some(Path { spec, state: Ok(open), .. }) = self.slot(path) else { return Ok(()) };
+        let Some(group) = spec.group else { return Ok(()) };
+        sys::leave(&open.udp, group, open.link.ifindex).map_err(|e| system(spec, "leaving the multicast group", e))?;
+        sys::join(&open.udp, group, open.link.ifindex).map_err(|e| system(spec, "joining the multicast group again", e))
+    }
+
     /// The next packet waiting on this path, if any. Never waits. Meant for hosts without the receive program.
     pub fn receive(&self, path: u8, buf: &mut [u8]) -> Option<Received> {
         let open = self.open_slot(path)?;
@@ -480,6 +525,7 @@ impl Lane {
                         truncated: a.len > buf.len(),
                         arrived_ns: monotonic_of(a.stamp_ns),
                         from,
+                        by_group: a.by_group,
                     });
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -516,13 +562,18 @@ impl Lane {
     /// What keeps the path down; it stays down, [`Lane::down`] remembers the reason, and refreshing can be tried again.
     pub fn refresh(&mut self, path: u8) -> Result<(), &LaneError> {
         let index = usize::from(path);
-        let Some(Path { spec, state, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
+        let Some(Path { spec, state, copies, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
             return Err(&LaneError::NoPath);
         };
         drop(state); // frees the port that the new socket needs
-        let state = self.open_path(&spec);
+        let mut state = self.open_path(&spec);
+        if let Ok(open) = &mut state
+            && let Err(e) = open.copy_to(&spec, &copies, self.options)
+        {
+            tracing::warn!(error = %e, "no copies by unicast");
+        }
         // What the old sockets had under way will never be known to be done.
-        match &self.paths[index].insert(Path { spec, state, taken: done, done }).state {
+        match &self.paths[index].insert(Path { spec, state, copies, taken: done, done }).state {
             Ok(_) => Ok(()),
             Err(e) => Err(e),
         }
@@ -608,6 +659,16 @@ impl Lane {
 }
 
 impl Open {
+    fn copy_to(&mut self, spec: &PathSpec, hosts: &[IpAddr], options: Options) -> Result<(), LaneError> {
+        let socket = self.copies.take().map(|(socket, _)| socket);
+        if !hosts.is_empty() {
+            let socket = socket.map_or_else(|| copy_socket(spec, self.source, options), Ok)?;
+            let to = hosts.iter().map(|host| SockAddr::ip(*host, spec.port, self.link.ifindex)).collect();
+            self.copies = Some((socket, to));
+        }
+        Ok(())
+    }
+
     /// Whether the kernel holds nothing that this path sent. Not known is not idle.
     fn idle(&self) -> bool {
         let idle = |fd: &OwnedFd| sys::unsent(fd).is_ok_and(|bytes| bytes == 0);
@@ -647,6 +708,22 @@ fn send_datagrams(open: &Open, payload: &[u8], outcome: &mut SendOutcome) {
             Err(e) => outcome.fail(e),
         });
     }
+}
+
+/// Copies for those whose turn it is. Best effort: a host that is not found is found dead by others' means.
+fn send_copies(socket: &OwnedFd, to: &[SockAddr], payload: &[u8], sends: u64, turns: u32) {
+    let turns = turns.max(1) as usize;
+    let first = (sends % turns as u64) as usize;
+    let (mut batch, mut n) = ([Message { to: &to[0], head: &[], payload }; sys::BATCH], 0);
+    for to in to.iter().skip(first).step_by(turns) {
+        batch[n].to = to;
+        n += 1;
+        if n == sys::BATCH {
+            send_all(socket, &batch, |_, _| {});
+            n = 0;
+        }
+    }
+    send_all(socket, &batch[..n], |_, _| {});
 }
 
 /// `sendmmsg` stops at the first message that fails; this one goes on behind it.
@@ -737,6 +814,25 @@ fn source_address(spec: &PathSpec) -> Result<IpAddr, LaneError> {
     of_family().find(|a| link_local(a) == narrow).or_else(|| of_family().next()).ok_or_else(missing)
 }
 
+/// Bound to the interface and the address, for copies by unicast alone.
+fn copy_socket(spec: &PathSpec, source: IpAddr, options: Options) -> Result<OwnedFd, LaneError> {
+    let ipv6 = spec.ipv6();
+    let fail = |what: &'static str| move |e: io::Error| system(spec, what, e);
+    let family = if ipv6 { libc::AF_INET6 } else { libc::AF_INET };
+    let fd = sys::socket(family, libc::SOCK_DGRAM, 0).map_err(fail("opening a UDP socket"))?;
+    sys::bind_to_device(&fd, &spec.interface).map_err(fail("binding to the interface"))?;
+    let level = if ipv6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    let (discover, class) =
+        if ipv6 { (libc::IPV6_MTU_DISCOVER, libc::IPV6_TCLASS) } else { (libc::IP_MTU_DISCOVER, libc::IP_TOS) };
+    sys::set(&fd, level, discover, libc::IP_PMTUDISC_DO).map_err(fail("forbidding fragments"))?;
+    sys::set(&fd, level, class, i32::from(options.dscp) << 2).map_err(fail("setting the class"))?;
+    sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY).map_err(fail("setting the priority"))?;
+    sys::deafen(&fd).map_err(fail("setting the socket filter"))?;
+    let scope = sys::link(&spec.interface).map_err(fail("looking up the interface"))?.ifindex;
+    sys::bind(&fd, &SockAddr::ip(source, 0, scope)).map_err(fail("binding to the address"))?;
+    Ok(fd)
+}
+
 /// Bound to the interface and the port, joined to the group. No SO_REUSEADDR and no SO_REUSEPORT: a second agent on the same
 /// port must fail here, not share the packets.
 fn udp_socket(spec: &PathSpec, link: &sys::Link, source: IpAddr, options: Options) -> Result<OwnedFd, LaneError> {
@@ -765,6 +861,8 @@ fn udp_socket(spec: &PathSpec, link: &sys::Link, source: IpAddr, options: Option
     sys::multicast_interface(&fd, ipv6, link.ifindex, source).map_err(fail("choosing the multicast interface"))?;
     sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY).map_err(fail("setting the priority"))?;
     sys::set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1i32).map_err(fail("asking for time stamps"))?;
+    let (level, name) = if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
+    sys::set(&fd, level, name, 1i32).map_err(fail("asking for destinations"))?;
     // Room for a burst while the reader is away; the unprivileged form stops at the system's limit, which will do.
     const ROOM: i32 = 1 << 20;
     sys::set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, ROOM)

@@ -147,6 +147,13 @@ pub(crate) fn join(fd: &OwnedFd, group: IpAddr, ifindex: u32) -> io::Result<()> 
     set(fd, level, libc::MCAST_JOIN_GROUP, request)
 }
 
+/// Leaves it.
+pub(crate) fn leave(fd: &OwnedFd, group: IpAddr, ifindex: u32) -> io::Result<()> {
+    let level = if group.is_ipv6() { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    let request = libc::group_req { gr_interface: ifindex, gr_group: SockAddr::ip(group, 0, ifindex).storage };
+    set(fd, level, libc::MCAST_LEAVE_GROUP, request)
+}
+
 /// Multicast leaves by this interface.
 pub(crate) fn multicast_interface(fd: &OwnedFd, ipv6: bool, ifindex: u32, source: IpAddr) -> io::Result<()> {
     if ipv6 {
@@ -287,6 +294,8 @@ pub(crate) struct Arrival {
     pub(crate) len: usize,
     /// Where from.
     pub(crate) from: Option<IpAddr>,
+    /// It was sent to a multicast group. Known where the socket asks for it.
+    pub(crate) by_group: bool,
     /// The kernel's CLOCK_REALTIME stamp, nanoseconds.
     pub(crate) stamp_ns: Option<u64>,
     /// From the error queue: (origin, type, code, who said so).
@@ -327,6 +336,14 @@ pub(crate) fn receive(fd: &OwnedFd, buf: &mut [u8], errors: bool) -> io::Result<
             match ((*c).cmsg_level, (*c).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if len >= size_of::<libc::timespec>() => {
                     arrival.stamp_ns = Some(nanoseconds(data.cast::<libc::timespec>().read_unaligned()));
+                }
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) if len >= size_of::<libc::in_pktinfo>() => {
+                    let to = data.cast::<libc::in_pktinfo>().read_unaligned().ipi_addr;
+                    arrival.by_group = Ipv4Addr::from(u32::from_be(to.s_addr)).is_multicast();
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if len >= size_of::<libc::in6_pktinfo>() => {
+                    let to = data.cast::<libc::in6_pktinfo>().read_unaligned().ipi6_addr;
+                    arrival.by_group = Ipv6Addr::from(to.s6_addr).is_multicast();
                 }
                 (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
                     if len >= size_of::<libc::sock_extended_err>() =>

@@ -1181,6 +1181,7 @@ impl World {
             | NodeEvent::Announced { .. }
             | NodeEvent::Margin { .. }
             | NodeEvent::Fenced { .. }
+            | NodeEvent::Multicast { .. }
             | NodeEvent::Forgotten { .. } => {}
             NodeEvent::GivenUp { incarnation, .. } => self.given_up(host, incarnation),
             NodeEvent::Fence(step) => self.move_gates(host, step),

@@ -1126,6 +1126,7 @@ impl World {
                 | machine::Event::Fence(_)
                 | machine::Event::GivenUp { .. }
                 | machine::Event::Fenced { .. }
+                | machine::Event::Multicast { .. }
                 | machine::Event::Margin { .. }
                 | machine::Event::Forgotten { .. } => {}
             }

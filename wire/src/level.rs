@@ -79,6 +79,9 @@ pub const RELOAD_EVENT_CODE: i32 = 1008;
 /// `code` of [`Cause::Local`]: the fence of this host is not armed although it should be.
 pub const FENCE_EVENT_CODE: i32 = 1010;
 
+/// `code` of [`Cause::Local`]: multicast is not delivered on a path, or is again.
+pub const MULTICAST_EVENT_CODE: i32 = 1011;
+
 /// `code` of [`Cause::Local`]: a maintenance begins or ends.
 pub const MAINTENANCE_EVENT_CODE: i32 = 1009;
 

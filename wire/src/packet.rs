@@ -500,7 +500,7 @@ pub struct ReportEntry {
     /// On which path.
     pub path: u8,
     /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`], [`ReportEntry::FORMER`], [`ReportEntry::ASKS`], [`ReportEntry::RELAYED`],
-    /// [`ReportEntry::ANSWERS`].
+    /// [`ReportEntry::ANSWERS`], [`ReportEntry::BY_UNICAST`].
     pub flags: u8,
     /// Whom else the reporter hears, folded ([`company`]): who hears the same may know as much.
     pub company: u16,
@@ -529,6 +529,8 @@ impl ReportEntry {
     pub const RELAYED: u8 = 16;
     /// Its kernel answers the reporter, which does not hear its agent.
     pub const ANSWERS: u8 = 32;
+    /// The reporter hears it by unicast alone: what its owner sends by multicast on this path does not arrive.
+    pub const BY_UNICAST: u8 = 64;
 
     /// Appends the entry to a body.
     pub fn write(&self, body: &mut Vec<u8>) {

@@ -192,7 +192,17 @@ pub struct Path {
     /// Largest excess over the period since it was last set to 0.
     pub jitter_max_ns: u64,
     /// Packets refused as old.
-    pub refused: u64,
+    pub refused: u32,
+    /// Low half of the number of the last heartbeat that came by multicast.
+    pub by_group: u32,
+}
+
+impl Path {
+    /// How many numbers ago a heartbeat came by multicast last: those behind it came by unicast.
+    #[must_use]
+    pub const fn since_group(&self) -> u32 {
+        (self.number as u32).wrapping_sub(self.by_group)
+    }
 }
 
 /// `struct fide_peer`.

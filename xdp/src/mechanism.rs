@@ -528,7 +528,12 @@ impl Mechanism {
     /// # Panics
     /// When `slot` is not below [`SLOTS`].
     pub fn set_peer_at(&self, slot: usize, node: u32, incarnation: u32, used: Used) -> Result<(), XdpError> {
-        let path = layout::Path { number: used.heartbeats, event_number: used.others, ..layout::Path::default() };
+        let path = layout::Path {
+            number: used.heartbeats,
+            event_number: used.others,
+            by_group: used.heartbeats as u32,
+            ..layout::Path::default()
+        };
         let row = self.peers.at(slot);
         // SAFETY: `at` checks the range; aligned integers of the shared struct, which the receive program reads and writes meanwhile. It refuses
         // everything of a condemned row but reports, and looks again before it changes a number: packets of the old incarnation that it holds at

@@ -137,7 +137,8 @@ impl Core {
                 last_number: p.number,
                 last_arrival_ns: p.arrived_ns,
                 lost: p.lost,
-                drops: p.refused,
+                drops: p.refused.into(),
+                since_group: p.since_group(),
                 recent: marks.recent(p.arrived, p.lost, p.arrived_ns),
             });
             // Refusals (a life that is over) are the detector's to count.
@@ -149,6 +150,7 @@ impl Core {
         }
         self.node.handle_timeout(now);
         self.act(None, now);
+        self.update_copies(now);
     }
 
     /// S2: what our own side lost may have been heartbeats.

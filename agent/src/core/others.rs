@@ -112,6 +112,7 @@ impl Core {
                     tracing::warn!("{} has given incarnation {incarnation} up: starting a new one", self.node_name(by));
                     self.start_over(incarnation, now);
                 }
+                Event::Multicast { path, hosts } => self.multicast_fails(path, &hosts, now),
                 Event::Margin { node, incarnation, path, breach } => self.margin(node, incarnation, path, breach, now),
             }
         }

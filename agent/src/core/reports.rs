@@ -32,6 +32,7 @@ impl Core {
                         arrived_ns: row.arrived_ns,
                         sent_ns: row.sent_ns,
                         jitter_max_ns: row.jitter_max_ns,
+                        since_group: row.since_group(),
                     }
                 })
             };

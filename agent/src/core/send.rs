@@ -88,7 +88,8 @@ impl Core {
         }
         let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &self.sent.packets.0[p][..lens[p]]));
         self.receiver.note_sent(kind == Kind::Heartbeat, number);
-        self.sent.outcomes = self.lane.send(payloads);
+        let turns = if kind == Kind::Heartbeat { self.copy_turns() } else { 1 };
+        self.sent.outcomes = self.lane.send_in_turns(payloads, turns);
         stamp
     }
 

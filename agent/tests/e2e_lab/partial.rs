@@ -1,9 +1,10 @@
 //! Networks that fail in part: some hosts hear each other, others do not.
 
+use super::groups::{create, open, read, runs, status};
 use crate::common::{Pins, Setup, World, until};
 use fide_lab::NETS;
 use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
-use fide_wire::level::FENCE_EVENT_CODE;
+use fide_wire::level::{FENCE_EVENT_CODE, MULTICAST_EVENT_CODE};
 use fide_wire::verdict::Cause;
 
 /// `host` receives nothing of `to` any more, on both networks.
@@ -162,4 +163,88 @@ fn a_fence_that_is_not_armed_says_who_is_waited_for() {
     assert_eq!((status.state.as_str(), status.observers.len()), ("starting", 2), "{status:?}");
     assert_eq!(status.observers, status.waits_for);
     assert!(status.observers.iter().all(|name| ["h2", "h3"].contains(&name.as_str())), "{status:?}");
+}
+
+/// Switches that snoop IGMP and MLD without a querier stop to deliver multicast to everybody at once. Hosts go on by unicast: nobody is
+/// late for long, no fence closes, crashes are told, and the event names the cause.
+#[test]
+fn multicast_that_switches_stop_to_deliver_is_named_and_nobody_is_given_up() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 3, "1s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    let process = w.sleeper(2);
+    w.watch_known(2, "db", process.pid());
+    (1..=3).for_each(|host| NETS.iter().for_each(|net| w.lab.lose_multicast(host, *net).unwrap()));
+    let named = |host: u16, path: u8, what: &str| {
+        w.event(host, what, |e| {
+            e.code == MULTICAST_EVENT_CODE && e.text.contains(&format!("path {path}:")) && e.text.contains(what)
+        });
+    };
+    (1..=3).for_each(|host| NETS.iter().for_each(|net| named(host, *net, "is not delivered")));
+    w.all_go_on(1500);
+    w.all_alive();
+    process.kill();
+    for host in [1, 3] {
+        w.event(host, "the crash", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("db"));
+    }
+    nobody_was_given_up(&w);
+    (1..=3).for_each(|host| assert_eq!(fence(&w, host).state, "open", "h{host}"));
+    heal(&w);
+    (1..=3).for_each(|host| NETS.iter().for_each(|net| named(host, *net, "is delivered again")));
+    w.all_go_on(500);
+    nobody_was_given_up(&w);
+}
+
+/// One host alone is forgotten by its switches: it hears nobody, and everybody hears it.
+#[test]
+fn a_host_that_gets_no_multicast_hears_the_others_by_unicast() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 3, "1s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    NETS.iter().for_each(|net| w.lab.lose_multicast(1, *net).unwrap());
+    w.event(1, "the cause", |e| e.code == MULTICAST_EVENT_CODE && e.text.contains("h2, h3 is not delivered"));
+    w.all_go_on(1500);
+    nobody_was_given_up(&w);
+    (2..=3).for_each(|host| assert_eq!(w.history(host).iter().filter(|e| e.code == MULTICAST_EVENT_CODE).count(), 0));
+}
+
+/// An agent that starts while multicast is not delivered finds the others, and they it.
+#[test]
+fn an_agent_that_is_killed_while_multicast_is_not_delivered_comes_back() {
+    let Some(mut w) = Setup::hosts(3).up() else { return };
+    w.all_alive();
+    (1..=3).for_each(|host| NETS.iter().for_each(|net| w.lab.lose_multicast(host, *net).unwrap()));
+    (1..=3).for_each(|host| _ = w.event(host, "the cause", |e| e.code == MULTICAST_EVENT_CODE));
+    w.kill_agent(2);
+    w.event(1, "its agent is lost", |e| e.cause == Cause::AgentLost && e.node == "h2");
+    w.start(2);
+    w.all_alive();
+    w.all_go_on(1000);
+}
+
+/// A group decides on one side, and its members stay, while its hosts reach each other by unicast alone.
+#[test]
+fn a_group_decides_on_one_side_while_multicast_is_not_delivered() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "huc", &["h1", "h2", "h3"]).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let mut on = [1, 2, 3].map(|host| open(&w, host, host.into(), 0, 0));
+    let mut logs = [const { Vec::new() }; 3];
+    let mut decides = |count: usize| {
+        on.iter_mut().for_each(|group| _ = group.propose(b"entry").unwrap());
+        on.iter_mut().zip(&mut logs).for_each(|(group, log)| read(group, log, count));
+        assert!(logs[0] == logs[1] && logs[1] == logs[2]);
+    };
+    decides(3);
+    (1..=3).for_each(|host| NETS.iter().for_each(|net| w.lab.lose_multicast(host, *net).unwrap()));
+    decides(6);
+    (1..=3).for_each(|host| _ = w.event(host, "the cause", |e| e.code == MULTICAST_EVENT_CODE));
+    w.all_go_on(1000);
+    decides(9);
+    nobody_was_given_up(&w);
+    for host in 1..=3 {
+        let group = status(&w, host, "orders").unwrap();
+        assert_eq!((group.me, group.members.len()), (Some(host.into()), 3), "{group:?}");
+    }
 }

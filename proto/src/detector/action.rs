@@ -107,6 +107,8 @@ pub struct PathArrival {
     pub lost: u64,
     /// Packets of this sender that were dropped or refused here, cumulative.
     pub drops: u64,
+    /// How many numbers ago a heartbeat came by multicast last; the others came by unicast.
+    pub since_group: u32,
     /// What the last of them were like; nothing when nobody stamps them while this observer sleeps.
     pub recent: Recent,
 }

@@ -284,7 +284,10 @@ impl Introductions {
             nonces.any(|(nonce, at_ns)| nonce == answer.nonce && is_fresh(at_ns))
         };
         if !answers.iter().any(|answer| answer.node == self.me && is_valid(answer)) {
-            self.heard(from, incarnation, now_ns);
+            // Where multicast is not delivered, who introduces himself by unicast can be asked by that.
+            if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
+                self.learn_addresses(from, addresses);
+            }
             return None;
         }
         if from == self.me {

@@ -28,6 +28,7 @@
 //! same process under another.
 
 pub mod contracts;
+mod copies;
 mod fenced;
 mod fencing;
 mod questions;
@@ -43,6 +44,7 @@ use super::probing::{self, Probing};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
+use copies::Copies;
 use fenced::FencedView;
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
@@ -166,6 +168,13 @@ pub enum Event {
         /// Its incarnation.
         incarnation: u32,
     },
+    /// What hosts send by multicast on a path is not delivered here, while what they send by unicast is; of nobody: it is again.
+    Multicast {
+        /// Which path.
+        path: usize,
+        /// Whose.
+        hosts: Vec<u32>,
+    },
     /// Another host has given this incarnation up: the shell begins a new one ([`Node::begin_incarnation`]), also later than this.
     GivenUp {
         /// That host.
@@ -246,6 +255,7 @@ pub struct Node {
     members: BTreeSet<u32>,
     fence: Option<HostFence>,
     reports: Reports,
+    copies: Copies,
     calibration: Option<calibration::Config>,
     pacer: Pacer,
     events: VecDeque<Event>,
@@ -275,6 +285,7 @@ impl Node {
             members: BTreeSet::new(),
             fence: None,
             reports: Reports::new(contract.period_ns),
+            copies: Copies::default(),
             calibration: None,
             pacer: Pacer::new(contract.period_ns, now_ns),
             events: VecDeque::new(),
@@ -396,6 +407,7 @@ impl Node {
 
     /// The rows of the receive table for one host ([`Detector::arrivals`]).
     pub fn arrivals(&mut self, node: u32, incarnation: u32, rows: &[PathArrival; PATHS]) {
+        self.came_by(node, rows);
         let _ = self.detector.arrivals(node, incarnation, rows); // counted there
     }
 
@@ -756,6 +768,11 @@ impl Node {
                 Action::Verdict(verdict) => match self.told(verdict) {
                     Some(verdict) => {
                         changes_members |= verdict.app == 0;
+                        match verdict.cause {
+                            Cause::ContractBroken if verdict.app == 0 => self.lacks_all(verdict.node, self.detector.now_ns()),
+                            Cause::ContractKept if verdict.app == 0 => self.lacks_no_more(verdict.node, self.detector.now_ns()),
+                            _ => {}
+                        }
                         if verdict.app == 0 && verdict.cause == Cause::Left {
                             self.directory.pause(verdict.node);
                             self.members.remove(&verdict.node);

@@ -751,6 +751,7 @@ impl World {
                     self.margin(host, agent.window_ns, (node, incarnation, path), breach);
                     continue;
                 }
+                machine::Event::Multicast { .. } => continue,
                 machine::Event::Fenced { node, incarnation } => {
                     self.groups_fenced(agent, node, incarnation);
                     continue;

@@ -66,7 +66,8 @@ struct fide_path {
 	__u64 lost;
 	__u64 event_number;
 	__u64 jitter_max_ns; /* since the agent last set it to 0 */
-	__u64 refused;
+	__u32 refused;
+	__u32 by_group; /* low half of the number of the last heartbeat that came by multicast */
 };
 
 struct fide_peer {

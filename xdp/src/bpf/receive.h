@@ -441,9 +441,12 @@ static __always_inline void set_mark(struct fide_peer *peer, struct fide_path *p
 }
 
 static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *p, __u32 slot, __u32 path, __u64 number, __u64 before,
-				      __u64 sent, __u32 period, __u32 version, __u64 now)
+				      __u64 sent, __u32 period, __u32 version, __u64 now, bool by_group)
 {
 	__u64 gap = now - p->arrived_ns;
+
+	if (by_group)
+		p->by_group = (__u32)number;
 
 	if (before) {
 		if (number - before > 1)
@@ -748,7 +751,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	struct fide_record record = {};
 	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, zero = 0, queue, ifindex = ctx->ingress_ifindex;
 	struct fide_stranger *stranger = 0;
-	bool is_kept = false, own = false, is_once = false, more;
+	bool is_kept = false, own = false, is_once = false, more, by_group;
 	__u64 word, number, before, now, row, *highest;
 	int result;
 
@@ -765,6 +768,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 		return XDP_PASS;
 	path = *path_found;
 	now = bpf_ktime_get_ns();
+	by_group = data + 1 <= data_end && *(__u8 *)data & 1; /* of an Ethernet address */
 
 	if (payload.fragment)
 		return refuse(FIDE_REFUSED_FRAGMENT);
@@ -889,6 +893,9 @@ static __always_inline int receive(struct xdp_md *ctx)
 			return refuse(own ? FIDE_REFUSED_OWN : FIDE_REFUSED_RATE_LIMITED);
 		highest = &stranger->number[row];
 	}
+	/* The copy by unicast of a heartbeat that multicast has brought is no replay. */
+	if (p && kind == FIDE_KIND_HEARTBEAT && !by_group && number == *(volatile __u64 *)highest)
+		return XDP_DROP;
 	if (highest ? number <= *(volatile __u64 *)highest : told && (__u32)number <= *(volatile __u32 *)told) {
 		if (p)
 			p->refused += 1;
@@ -912,7 +919,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	}
 	if (kind == FIDE_KIND_HEARTBEAT) {
 		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)),
-			  bpf_ntohl(load32(&f->table_version)), now);
+			  bpf_ntohl(load32(&f->table_version)), now, by_group);
 		queue = ctx->rx_queue_index + 1;
 		if (peer->queue[row] != queue)
 			peer->queue[row] = queue;

@@ -6,6 +6,7 @@
 //! A host that is silent here is asked for by a report of it alone, which everybody answers with one of the same kind
 //! ([`crate::detector`], *A host that others hear*).
 
+use super::copies::BY_UNICAST;
 use super::{Event, Known, Node};
 use crate::detector::How;
 use crate::node::directory::Ignored;
@@ -38,6 +39,8 @@ pub struct Heard {
     pub sent_ns: u64,
     /// The largest jitter of this second.
     pub jitter_max_ns: u64,
+    /// How many numbers ago one came by multicast last.
+    pub since_group: u32,
 }
 
 /// What a report says of one host.
@@ -132,6 +135,7 @@ impl Node {
             }
             // Of a host that was given up here nothing else is believed: two that were cut off from each other both begin anew.
             if entry.incarnation == own && !is_over {
+                self.is_lacking(header.sender, &entry, now_ns);
                 let hears = entry.flags & ReportEntry::SILENT == 0;
                 self.detector.hears_us(header.sender, entry.path.into(), hears);
                 self.confirmed(header.sender, &entry, now_ns);
@@ -364,12 +368,13 @@ impl Node {
         let (incarnation, is_condemned, is_former) = known.unwrap_or_default();
         let timeout_ns = self.detector.peer(node).map_or(0, |peer| peer.paths[path].contract.timeout_ns());
         let answers = if self.detector.answers(node) { ReportEntry::ANSWERS } else { 0 };
+        let by_unicast = if heard.since_group >= BY_UNICAST { ReportEntry::BY_UNICAST } else { 0 };
         let is_silent = heard.arrived_ns == 0 || now_ns.saturating_sub(heard.arrived_ns) > timeout_ns;
         ReportEntry {
             node,
             incarnation,
             path: path as u8,
-            flags: flags(is_silent, is_condemned, is_former) | answers,
+            flags: flags(is_silent, is_condemned, is_former) | answers | by_unicast,
             company: self.detector.company(node),
             last_number: heard.number,
             echo_sent_ns: heard.sent_ns,

@@ -107,7 +107,8 @@ fn events(node: &mut Node) -> Vec<Event> {
 
 fn all_reports(node: &mut Node, now_ns: u64) -> Vec<ReportEntry> {
     let (mut entries, mut body) = (Vec::new(), Vec::new());
-    let heard = |_, path| Heard { number: path as u64 + 1, arrived_ns: now_ns - MS, sent_ns: 7, jitter_max_ns: 9 };
+    let heard =
+        |_, path| Heard { number: path as u64 + 1, arrived_ns: now_ns - MS, sent_ns: 7, jitter_max_ns: 9, since_group: 0 };
     while node.poll_report(now_ns, heard, &mut body) {
         assert!(!body.is_empty() && body.len() <= fide_wire::packet::BODY_MAX);
         entries.extend(ReportEntry::read_all(&body));
@@ -124,7 +125,7 @@ fn a_report_confirms_what_came_and_measures_the_round_trip() {
     let mut report = Vec::new();
     let heard = |node, _| {
         assert_eq!(node, id(0));
-        Heard { number: 3, arrived_ns: NOW + MS, sent_ns: NOW, jitter_max_ns: 0 }
+        Heard { number: 3, arrived_ns: NOW + MS, sent_ns: NOW, jitter_max_ns: 0, since_group: 0 }
     };
     assert!(b.poll_report(NOW + 2 * MS, heard, &mut report));
     assert!(!b.poll_report(NOW + 2 * MS, heard, &mut Vec::new()), "once");
@@ -455,4 +456,87 @@ fn of_two_hosts_the_word_of_one_is_enough_and_a_fenced_host_confirms_nobody() {
         assert!(verdict.is_some_and(|verdict| verdict.evidence.fenced), "host {dead}");
         a.hosts.get_mut(&id(dead)).unwrap().condemned = true;
     }
+}
+
+/// Heartbeats of `node` have come until now, the last one by multicast so many numbers ago.
+fn came(node: &mut Node, at: usize, now_ns: u64, since_group: [u32; PATHS]) {
+    let row =
+        |since_group| PathArrival { last_number: now_ns / MS, last_arrival_ns: now_ns, since_group, ..PathArrival::default() };
+    node.arrivals(id(at), 5, &since_group.map(row));
+    node.handle_timeout(now_ns);
+}
+
+fn copies(node: &mut Node, now_ns: u64) -> Option<Vec<(u32, usize)>> {
+    node.poll_copies(now_ns).map(<[_]>::to_vec)
+}
+
+#[test]
+fn a_host_that_is_late_gets_copies_by_unicast_until_it_is_heard() {
+    let [mut a, _b] = hosts::<2>(false);
+    let mut now = NOW + 2 * MS;
+    came(&mut a, 1, now, [0; PATHS]);
+    assert_eq!(copies(&mut a, now), None);
+    while a.detector().state(id(1)) != Some(detector::State::Late) {
+        now += MS;
+        assert!(now < NOW + 100 * MS, "it is never late");
+        a.handle_timeout(now);
+    }
+    assert_eq!(copies(&mut a, now), Some(vec![(id(1), 0), (id(1), 1)]));
+    assert_eq!(copies(&mut a, now), None, "nothing has changed");
+    let told: Vec<u8> = all_reports(&mut a, now).iter().filter(|entry| entry.node == id(1)).map(|entry| entry.path).collect();
+    assert_eq!(told, [0, 1], "it is told that it is not heard, at once");
+    now += MS;
+    came(&mut a, 1, now, [0; PATHS]);
+    assert_eq!(copies(&mut a, now), None, "for a moment");
+    now += 400 * MS;
+    came(&mut a, 1, now, [0; PATHS]);
+    assert_eq!(copies(&mut a, now), Some(vec![]));
+}
+
+#[test]
+fn who_is_not_heard_by_multicast_sends_by_unicast_for_as_long_as_others_say_so() {
+    let [mut a, _b] = hosts::<2>(false);
+    let mut now = NOW + 2 * MS;
+    came(&mut a, 1, now, [0; PATHS]);
+    let on_1 = ReportEntry { path: 1, ..about(0, 5, ReportEntry::BY_UNICAST) };
+    a.handle_report(&header(1, 5), &body(&[about(0, 5, 0), on_1]), now).unwrap();
+    assert_eq!(copies(&mut a, now), Some(vec![(id(1), 1)]), "on that path alone");
+    for _ in 0..5 {
+        now += 2_000 * MS;
+        came(&mut a, 1, now, [0; PATHS]);
+        a.handle_report(&header(1, 5), &body(&[about(0, 5, 0), on_1]), now).unwrap();
+        assert_eq!(copies(&mut a, now), None, "one report may be lost");
+    }
+    now += 4_000 * MS;
+    came(&mut a, 1, now, [0; PATHS]);
+    assert_eq!(copies(&mut a, now), Some(vec![]));
+    // Of another incarnation of this host it says nothing.
+    a.handle_report(&header(1, 5), &body(&[about(0, 4, ReportEntry::SILENT)]), now).unwrap();
+    assert_eq!(copies(&mut a, now), None);
+}
+
+#[test]
+fn multicast_that_is_not_delivered_is_told_once_and_that_it_is_again() {
+    let [mut a, _b] = hosts::<2>(false);
+    let mut now = NOW + 2 * MS;
+    let told = |a: &mut Node| {
+        let of = |event| if let Event::Multicast { path, hosts } = event { Some((path, hosts)) } else { None };
+        events(a).into_iter().filter_map(of).collect::<Vec<_>>()
+    };
+    came(&mut a, 1, now, [0; PATHS]);
+    let mut run = |a: &mut Node, for_ms: u64, since_group: [u32; PATHS]| {
+        for _ in 0..for_ms {
+            now += MS;
+            came(a, 1, now, since_group);
+            a.poll_copies(now);
+        }
+        told(a)
+    };
+    assert_eq!(run(&mut a, 2_000, [copies::BY_UNICAST - 1, 0]), [], "some were lost by chance");
+    assert_eq!(run(&mut a, 900, [copies::BY_UNICAST, 0]), []);
+    assert_eq!(run(&mut a, 900, [5_000, 0]), [(0, vec![id(1)])]);
+    let entry = all_reports(&mut a, NOW);
+    assert!(!entry.is_empty());
+    assert_eq!(run(&mut a, 5_000, [9_000, 0]), [], "once");
+    assert_eq!(run(&mut a, 100, [0, 0]), [(0, vec![])]);
 }
