@@ -325,8 +325,9 @@ fn hosts(t: &mut Text, s: &Status) {
     s.hosts.iter().for_each(|h| t.sample("fide_host_timeout_seconds", &[("host", &h.name)], seconds(h.timeout_ns)));
 
     type Of = fn(&fide_wire::control::PathStatus) -> String;
-    let per_path: [(&str, &str, &str, Of); 6] = [
+    let per_path: [(&str, &str, &str, Of); 7] = [
         ("fide_path_up", GAUGE, "Whether heartbeats of a host arrive on a path.", |p| u8::from(p.up).to_string()),
+        ("fide_path_by_unicast", GAUGE, "Whether heartbeats come by unicast alone.", |p| u8::from(p.by_unicast).to_string()),
         ("fide_path_last_arrival_age_seconds", GAUGE, "Since a heartbeat arrived.", |p| seconds(p.age_ns)),
         ("fide_path_heartbeats_lost_total", COUNTER, "Heartbeats that never arrived.", |p| p.lost.to_string()),
         (

@@ -887,6 +887,9 @@ pub struct PathStatus {
     pub margin_ns: i64,
     /// Jitter in the last window: median, p99, p99.9, maximum.
     pub jitter_ns: [u64; 4],
+    /// Its heartbeats come by unicast alone: multicast is not delivered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_unicast: bool,
 }
 
 /// A monitored process of another host.

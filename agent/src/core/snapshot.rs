@@ -4,6 +4,7 @@ use super::Core;
 use crate::clock::now_ns;
 use crate::watchlist::Name;
 use fide_proto::detector::{AppState, State, Stats};
+use fide_proto::node::machine::copies::BY_UNICAST;
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, PathStatus, UnwantedStatus};
 use fide_wire::packet::Refusal;
@@ -145,6 +146,7 @@ impl Core {
                 contract,
                 margin_ns: window.margin_ns,
                 jitter_ns: [window.jitter.p50_ns, window.jitter.p99_ns, window.jitter.p999_ns, window.jitter.max_ns],
+                by_unicast: p.arrived_ns != 0 && p.since_group() >= BY_UNICAST,
             }
         };
         Some(HostRow {

@@ -158,13 +158,17 @@ fn host_rows(table: &mut Table, s: &Status, h: &HostStatus) {
         table.row(lead(true).into_iter().chain(rest));
     }
     for (i, p) in h.paths.iter().enumerate() {
-        let up = if p.up { "up" } else { "down" };
+        let up = match p.up {
+            true if p.by_unicast => "up, by unicast",
+            true => "up",
+            false => "down",
+        };
         let heard = p.last_number > 0;
         // The timeout towards a host is one; where a path has a contract of its own, its arithmetic is shown.
         let timeout = if p.contract == Contract::default() { h.timeout_ns } else { p.contract.timeout_ns() };
         let rest = [
             i.to_string().into(),
-            Cell::painted(up, state_paint(up)),
+            Cell::painted(up, if p.up && p.by_unicast { Paint::Yellow } else { state_paint(up) }),
             if heard { ns(p.age_ns).into() } else { "never".into() },
             ns(timeout).into(),
             if is_measured(p) { Cell::painted(signed_ns(p.margin_ns), margin_paint(p)) } else { "-".into() },
@@ -272,6 +276,7 @@ pub mod tests {
             contract: CONTRACT,
             margin_ns,
             jitter_ns: [3_000, 20_000, 45_000, 120_000],
+            ..PathStatus::default()
         };
         Status {
             node: "h1".into(),

@@ -28,7 +28,7 @@
 //! same process under another.
 
 pub mod contracts;
-mod copies;
+pub mod copies;
 mod fenced;
 mod fencing;
 mod questions;
