@@ -975,7 +975,7 @@ impl World {
             if slot.condemned {
                 return;
             }
-            slot.count(path, number, now);
+            slot.count(path, number, true, now);
             let is_newest = slot.rows[path].last_number == number;
             if slot.version == version || !is_newest || self.neglect == Some(Neglect::Versions) {
                 return;

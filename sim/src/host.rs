@@ -77,10 +77,12 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A heartbeat of the incarnation that is heard came on this path.
-    pub fn count(&mut self, path: usize, number: u64, now_ns: u64) {
+    /// A heartbeat of the incarnation that is heard came on this path, by multicast or by unicast.
+    pub fn count(&mut self, path: usize, number: u64, by_group: bool, now_ns: u64) {
         let row = &mut self.rows[path];
         if number > row.last_number {
+            let behind = (number - row.last_number) as u32;
+            row.since_group = if by_group || row.last_number == 0 { 0 } else { row.since_group.saturating_add(behind) };
             row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
             row.last_number = number;
             row.last_arrival_ns = now_ns;

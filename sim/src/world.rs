@@ -908,7 +908,7 @@ impl World {
                 }
             }
         } else {
-            slot.count(path, number, local);
+            slot.count(path, number, true, local);
             if slot.version != version {
                 slot.version = version;
                 self.named(to, from, incarnation, version);

@@ -113,6 +113,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::GivenUp, Profile::Cuts, "healing"),
         (Neglect::Maximum, Profile::Pauses, "margin"),
         (Neglect::Queues, Profile::Queues, "barrier"),
+        (Neglect::Copies, Profile::Undelivered, "accuracy"),
     ];
     for (neglect, profile, property) in cases {
         let found = (0..2_000).find(|seed| run(*seed, profile, Some(neglect), false).is_err_and(|v| v.property == property));
@@ -126,4 +127,10 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
 #[test]
 fn swim_4_1_nobody_is_dead_whom_a_host_hears_that_is_heard_here() {
     explore(Profile::Partial, 2_000);
+}
+
+/// Multicast that is not delivered, to all hosts or to some, on both paths or on one.
+#[test]
+fn nobody_is_given_up_where_multicast_is_not_delivered() {
+    explore(Profile::Undelivered, 2_000);
 }

@@ -7,7 +7,7 @@ use fide_wire::PATHS;
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 10] = [
+    pub const ALL: [Profile; 11] = [
         Profile::WithinContract,
         Profile::Pauses,
         Profile::Cuts,
@@ -18,6 +18,7 @@ impl Profile {
         Profile::Everything,
         Profile::Queues,
         Profile::Partial,
+        Profile::Undelivered,
     ];
 }
 
@@ -45,6 +46,8 @@ pub enum Profile {
     Queues,
     /// Crashes, restarts, and hosts that receive nothing of some others, one way or both ways, on both paths.
     Partial,
+    /// Crashes, restarts, and networks that deliver no multicast to some hosts, or to any.
+    Undelivered,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +117,12 @@ pub(crate) enum Fault {
         pairs: u64,
         ns: u64,
     },
+    /// What is sent to everybody does not reach these hosts, on any path or on one; what is sent to one does. A bit for each host.
+    Undeliver {
+        hosts: u64,
+        path: Option<usize>,
+        ns: u64,
+    },
     /// So many percent of what this host receives, on every path, are lost at its interfaces, which count them.
     OverrunHost {
         host: usize,
@@ -181,6 +190,12 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
     if profile == Profile::Partial && rng.chance(70) {
         return Fault::Deafen { pairs: deaf_pairs(rng, hosts, host), ns: long(rng) };
     }
+    if profile == Profile::Undelivered && rng.chance(70) {
+        let every = (1 << hosts) - 1;
+        let some = if rng.chance(50) { every } else { 1 | rng.below(every + 1) };
+        let path = rng.chance(20).then(|| rng.below(PATHS as u64) as usize);
+        return Fault::Undeliver { hosts: some, path, ns: long(rng) };
+    }
     if profile == Profile::Overrun && rng.chance(60) || all && rng.chance(10) {
         return Fault::OverrunHost { host, percent: 50 + rng.below(51), ns: long(rng) };
     }
@@ -189,10 +204,20 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         15..25 if all || profile == Profile::Pauses => Fault::StickAgent { host, ns: long(rng) },
         0..15 if profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
         25..35 if all || profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial) => {
+        35..50
+            if !matches!(
+                profile,
+                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered
+            ) =>
+        {
             Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
         }
-        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial) => {
+        50..55
+            if !matches!(
+                profile,
+                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered
+            ) =>
+        {
             Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) }
         }
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },

@@ -71,6 +71,8 @@ pub(crate) struct Packet {
     pub node: u32,
     pub incarnation: u32,
     pub path: usize,
+    /// It came by multicast.
+    pub by_group: bool,
     pub sent_ns: u64,
     pub body: Body,
 }
@@ -182,6 +184,8 @@ pub(crate) struct Host {
     pub table: BTreeMap<u32, Slot>,
     /// What it measures of each row's heartbeats.
     pub measured: BTreeMap<u32, [Measured; PATHS]>,
+    /// Who gets copies by unicast of what this host sends to everybody, by path.
+    pub copies: Vec<(u32, usize)>,
     pub nics: [Nic; PATHS],
     pub ring: VecDeque<RingItem>,
     pub agent: Option<Agent>,
@@ -209,6 +213,7 @@ impl Host {
             backlog_until: 0,
             table: BTreeMap::new(),
             measured: BTreeMap::new(),
+            copies: Vec::new(),
             nics: Default::default(),
             ring: VecDeque::new(),
             agent: None,
@@ -252,6 +257,7 @@ impl Host {
         self.table.clear();
         self.measured.clear();
         self.ring.clear();
+        self.copies.clear();
         let mut node = Node::new(config, owner, CONTRACT, [], now).expect("a host row is there");
         node.set_calibration(calibration());
         self.agent = Some(Agent {
@@ -292,7 +298,7 @@ impl Host {
                 let follows = row.last_number != 0 && number == row.last_number + 1;
                 paths[packet.path].count(follows.then_some(now - row.last_arrival_ns), packet.sent_ns);
             }
-            slot.count(packet.path, number, now);
+            slot.count(packet.path, number, packet.by_group, now);
             if !items.is_empty() {
                 self.ring.push_back(RingItem::Items { node, incarnation, number, items: items.clone() });
             }

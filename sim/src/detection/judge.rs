@@ -423,6 +423,7 @@ impl Judge {
         let excused = self.is_broken(n, now, &["frozen", "stuck", "cut"])
             || self.is_broken(o, now, &["cut"])
             || self.was_deaf(o, n, now)
+            || self.is_broken(o, now, &["undelivered"])
             // One copy was lost in the network, or waits, and we lost the other.
             || self.is_broken(o, now, &["overrun"]) && (self.has_path_fault(now) || !drained)
             || !drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf", "queue"]));

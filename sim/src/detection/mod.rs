@@ -38,6 +38,8 @@ pub enum Neglect {
     Maximum,
     /// All receive queues of an interface are taken for one.
     Queues,
+    /// Nobody gets copies by unicast.
+    Copies,
 }
 
 /// What many simulations came to.

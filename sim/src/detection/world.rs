@@ -112,6 +112,8 @@ pub(crate) struct World {
     overrun: Vec<(u64, u64)>,
     /// Until when a host receives nothing of another: `receiver · hosts + sender`.
     deaf_to: Vec<u64>,
+    /// Until when a host receives by path nothing of what is sent to everybody.
+    undelivered: Vec<[u64; PATHS]>,
     /// How many cuts of each kind are in force on each host.
     cuts: Vec<[u32; PATHS]>,
 }
@@ -159,6 +161,7 @@ impl World {
             deaf_until: vec![0; n],
             overrun: vec![(0, 0); n],
             deaf_to: vec![0; n * n],
+            undelivered: vec![[0; PATHS]; n],
             cuts: vec![[0; PATHS]; n],
         }
     }
@@ -430,6 +433,14 @@ impl World {
                     self.judge.deafened(place / hosts, place % hosts, now, now + ns);
                 }
             }
+            Fault::Undeliver { hosts, path, ns } => {
+                for host in (0..self.hosts.len()).filter(|host| hosts & 1 << host != 0) {
+                    (0..PATHS).filter(|at| path.is_none_or(|path| path == *at)).for_each(|at| {
+                        self.undelivered[host][at] = self.undelivered[host][at].max(now + ns);
+                    });
+                    self.judge.began(host, now, now + ns, "undelivered");
+                }
+            }
             Fault::OverrunHost { host, percent, ns } => {
                 self.judge.began(host, now, now + ns, "overrun");
                 self.overrun[host] = (now + ns, percent);
@@ -527,7 +538,8 @@ impl World {
         let heard = |node: u32, path: usize| {
             let row = table.get(&node).map_or_else(Default::default, |slot| slot.rows[path]);
             let sent_ns = measured.get(&node).map_or(0, |paths| paths[path].sent_ns);
-            Heard { number: row.last_number, arrived_ns: row.last_arrival_ns, sent_ns, ..Heard::default() }
+            let (number, arrived_ns, since_group) = (row.last_number, row.last_arrival_ns, row.since_group);
+            Heard { number, arrived_ns, sent_ns, since_group, ..Heard::default() }
         };
         while agent.node.poll_report(now, heard, &mut body) {
             agent.numbers.others += 1;
@@ -542,12 +554,15 @@ impl World {
         for path in (0..PATHS).filter(|path| paths[*path]) {
             for to in 0..self.hosts.len() {
                 let is_meant = matches!(meant, To::Everybody) || meant == To::Node(self.hosts[to].node);
-                if to != from && is_meant && self.passes(from, to, path) {
+                let by_group = meant == To::Everybody && self.undelivered[to][path] <= self.now;
+                let is_copied = || self.hosts[from].copies.contains(&(self.hosts[to].node, path));
+                let arrives = by_group || meant != To::Everybody || is_copied();
+                if to != from && is_meant && arrives && self.passes(from, to, path) {
                     let h = &self.hosts[from];
                     let (node, incarnation) = (h.node, h.incarnation);
                     let doubled = self.trouble.until > self.now && self.rng.chance(self.trouble.doubled);
                     for _ in 0..1 + u32::from(doubled) {
-                        let packet = Packet { node, incarnation, path, sent_ns: self.now, body: body.clone() };
+                        let packet = Packet { node, incarnation, path, by_group, sent_ns: self.now, body: body.clone() };
                         let at = self.now + self.delay();
                         let at = self.past_the_backlog(to, at).max(self.held_on(from, path, true));
                         self.packets += 1;
@@ -642,6 +657,11 @@ impl World {
         }
         self.take_noted(host, agent);
         agent.node.handle_timeout(now);
+        if let Some(copies) = agent.node.poll_copies(now)
+            && self.neglect != Some(Neglect::Copies)
+        {
+            self.hosts[host].copies = copies.to_vec();
+        }
         let send = self.frames(host, agent);
         self.act(host, agent);
         self.ask_the_rest(host, agent);
