@@ -19,6 +19,7 @@ mod foreign;
 mod groups;
 mod housekeeping;
 mod judge;
+mod losses;
 mod others;
 mod packets;
 mod paths;
@@ -28,6 +29,7 @@ mod questions;
 mod reports;
 pub mod requests;
 mod send;
+mod sizes;
 pub mod snapshot;
 mod subscriptions;
 mod tables;
@@ -53,6 +55,7 @@ use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{DropCounters, Lane, Prober};
 use fide_proto::detector::{self, AppState, Progress};
 use fide_proto::node::fence::HostFence;
+use fide_proto::node::losses::Losses;
 use fide_proto::node::{Node, calibration};
 use fide_proto::services::groups::Groups;
 use fide_proto::services::groups::durable::{Saved, Write};
@@ -244,6 +247,7 @@ pub struct Core {
     housekeeping_at: u64,
     complained: Complaints,
     multicast: copies::Multicast,
+    losses: Losses,
     /// Hosts whose members the groups of this one have excluded because they were unreachable, and which incarnations of them.
     excluded: BTreeMap<u32, u32>,
     /// What came that nobody wanted.
@@ -363,6 +367,7 @@ impl Core {
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
             multicast: copies::Multicast::default(),
+            losses: Losses::default(),
             excluded: BTreeMap::new(),
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),

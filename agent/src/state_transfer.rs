@@ -271,9 +271,16 @@ fn give(shared: &Shared, mut stream: TcpStream) -> anyhow::Result<()> {
 
 // ---- the side that fetches ----------------------------------------------------------------------
 
+/// Bytes of what a TCP segment carries, at most: packets of some 1,180 bytes.
+const SEGMENT_MAX: u32 = 1_120;
+
 /// A state of another host; none if that has not got it.
 fn fetch(to: SocketAddr, cluster: u32, keys: &Keyring, what: LargeRef) -> anyhow::Result<Option<Large>> {
-    let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
+    // Segments that get through where large frames do not.
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_tcp_mss(SEGMENT_MAX)?;
+    socket.connect_timeout(&to.into(), CONNECT)?;
+    let mut stream = TcpStream::from(socket);
     prepare(&stream)?;
     let (id, key) = keys.sending();
     let mut head = Vec::with_capacity(HEAD_LEN);

@@ -79,10 +79,20 @@ pub struct LinkFaults {
     /// The switch delivers no multicast to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_multicast: bool,
+    /// Bytes of the largest packet that its port of the switch passes on, either way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// So many percent of the frames are lost, either way.
+    #[serde(default, skip_serializing_if = "is_none_lost")]
+    pub lost_percent: u8,
 }
 
 /// Hosts that a host can be deaf to.
 const DEAF_TO_MAX: u16 = u128::BITS as u16;
+
+const fn is_none_lost(percent: &u8) -> bool {
+    *percent == 0
+}
 
 const fn is_zero(bits: &u128) -> bool {
     *bits == 0
@@ -99,7 +109,11 @@ impl LinkFaults {
     }
 
     fn needs_clsact(&self) -> bool {
-        self.drop_from_host || self.drop_to_host || self.slow_from_host_bps.is_some() || self.deaf_to != 0
+        self.drop_from_host
+            || self.drop_to_host
+            || self.slow_from_host_bps.is_some()
+            || self.deaf_to != 0
+            || self.lost_percent != 0
     }
 }
 
@@ -132,6 +146,29 @@ impl Lab {
     /// As [`Lab::cut`].
     pub fn lose_multicast(&self, host: u16, net: u8) -> Result<(), LabError> {
         self.change_link(host, net, |faults| faults.no_multicast = true)
+    }
+
+    /// So many percent of the frames between a host and a network are lost, each with the same chance, either way. Until [`Lab::heal`].
+    ///
+    /// # Errors
+    /// As [`Lab::cut`]; 0, and 100 and more, are refused.
+    pub fn lose(&self, host: u16, net: u8, percent: u8) -> Result<(), LabError> {
+        if !(1..100).contains(&percent) {
+            return Err(LabError::BadSpec(format!("a loss of {percent} %: from 1 to 99; all of it is a cut")));
+        }
+        self.change_link(host, net, |faults| faults.lost_percent = percent)
+    }
+
+    /// The host's port of the switch passes on no packets of more bytes, either way, and says nothing of it: its MTU is smaller than that
+    /// of the host's interface. Until [`Lab::heal`].
+    ///
+    /// # Errors
+    /// As [`Lab::cut`]; sizes below 68 bytes are refused.
+    pub fn limit_packets(&self, host: u16, net: u8, mtu: u16) -> Result<(), LabError> {
+        if mtu < 68 {
+            return Err(LabError::BadSpec(format!("a port with an MTU of {mtu} bytes carries no IP: 68 at least")));
+        }
+        self.change_link(host, net, |faults| faults.mtu = Some(mtu))
     }
 
     /// Undoes every cut and slow-down of the cable between a host and a network. A removed NIC stays away.
@@ -341,9 +378,25 @@ impl Steps {
             }
         }
 
+        if before.mtu != after.mtu {
+            steps.ip_last.push(format!("link set {port} mtu {}", after.mtu.unwrap_or(ETHERNET_MTU)));
+        }
+
         if before.no_multicast != after.no_multicast {
             let floods = if after.no_multicast { "off" } else { "on" };
             steps.ip_last.push(format!("link set {port} type bridge_slave mcast_flood {floods}"));
+        }
+
+        if before.lost_percent != after.lost_percent {
+            for way in ["ingress", "egress"] {
+                if before.lost_percent != 0 && after.needs_clsact() {
+                    steps.tc.push(format!("filter del dev {port} {way} pref {LOSS_PREF}"));
+                }
+                if after.lost_percent != 0 {
+                    let drop = drop_some(after.lost_percent);
+                    steps.tc.push(format!("filter add dev {port} {way} protocol all pref {LOSS_PREF} bpf da bytecode '{drop}'"));
+                }
+            }
         }
 
         for other in 1..=DEAF_TO_MAX {
@@ -395,6 +448,20 @@ impl Steps {
     }
 }
 
+/// Of a port without faults.
+const ETHERNET_MTU: u16 = 1500;
+
+/// The filter that loses some frames has this priority.
+const LOSS_PREF: u16 = 50;
+
+/// Classic BPF that drops so many percent: loads a random number (SKF_AD_OFF + SKF_AD_RANDOM), and returns TC_ACT_SHOT if it is below
+/// that part of all, else TC_ACT_UNSPEC.
+fn drop_some(percent: u8) -> String {
+    const RANDOM: u32 = 0xffff_f000 + 56;
+    let below = u64::from(u32::MAX) * u64::from(percent) / 100;
+    format!("4,32 0 0 {RANDOM},53 1 0 {below},6 0 0 2,6 0 0 {}", u32::MAX)
+}
+
 /// Filters of frames of one host have this priority and the host's number.
 const DEAF_PREF: u16 = 100;
 
@@ -425,6 +492,8 @@ mod tests {
         removed: false,
         deaf_to: 0,
         no_multicast: false,
+        mtu: None,
+        lost_percent: 0,
     };
 
     fn with(cut: Cut) -> LinkFaults {
@@ -480,6 +549,24 @@ mod tests {
         assert_eq!((steps.tc.len(), steps.ip_last), (0, vec!["link set h1 type bridge_slave mcast_flood off".to_string()]));
         let steps = Steps::between((1, 0), none, NONE, false);
         assert_eq!(steps.ip_last, ["link set h1 type bridge_slave mcast_flood on"]);
+    }
+
+    #[test]
+    fn a_lossy_cable_loses_both_ways_until_it_is_healed() {
+        let lossy = LinkFaults { lost_percent: 50, ..NONE };
+        let steps = Steps::between((1, 0), NONE, lossy, false);
+        assert_eq!((steps.tc.len(), steps.tc[0].as_str()), (3, "qdisc add dev h1 clsact"));
+        assert!(steps.tc[1].contains(" ingress ") && steps.tc[2].contains("53 1 0 2147483647"), "{steps:?}");
+        assert_eq!(Steps::between((1, 0), lossy, NONE, false).tc, ["qdisc del dev h1 clsact"]);
+        let more = Steps::between((1, 0), lossy, LinkFaults { lost_percent: 60, ..NONE }, false).tc;
+        assert!(more.len() == 4 && more[0].starts_with("filter del"), "{more:?}");
+    }
+
+    #[test]
+    fn a_port_passes_on_small_packets_until_it_is_healed() {
+        let small = LinkFaults { mtu: Some(1200), ..NONE };
+        assert_eq!(Steps::between((1, 0), NONE, small, false).ip_last, ["link set h1 mtu 1200"]);
+        assert_eq!(Steps::between((1, 0), small, NONE, false).ip_last, ["link set h1 mtu 1500"]);
     }
 
     #[test]

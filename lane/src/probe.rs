@@ -71,6 +71,8 @@ pub struct ProbeAnswer {
     pub kind: AnswerKind,
     /// The random number of the question: the receive program notes by which queue its answer came (the eight bytes as they are in the packet).
     pub nonce: u64,
+    /// Bytes of the question's packet, where that was asked for ([`Prober::echo_sized`]); else 0.
+    pub size: u16,
     /// When the probe left: the kernel was alive at some moment after this (CLOCK_MONOTONIC).
     pub probed_ns: u64,
     /// When the answer was read (CLOCK_MONOTONIC).
@@ -82,6 +84,7 @@ pub struct ProbeAnswer {
 struct Question {
     nonce: u64,
     sent_ns: u64,
+    size: u16,
     echo_answered: bool,
     absence_answered: bool,
 }
@@ -99,6 +102,8 @@ struct Target {
     questions: Questions,
     /// Of others than the detector: however many they are, its own are not forgotten for them.
     aside: Questions,
+    /// Of how large packets may be.
+    sized: Questions,
     udp: Option<Polled>,
     /// Errors on that socket that answered nothing, since the last knock.
     junk: u8,
@@ -113,8 +118,8 @@ struct Questions {
 }
 
 impl Questions {
-    fn put(&mut self, nonce: u64, sent_ns: u64) {
-        self.recent[self.next] = Some(Question { nonce, sent_ns, ..Question::default() });
+    fn put(&mut self, nonce: u64, sent_ns: u64, size: u16) {
+        self.recent[self.next] = Some(Question { nonce, sent_ns, size, ..Question::default() });
         self.next = (self.next + 1) % RECENT;
     }
 
@@ -125,18 +130,26 @@ impl Questions {
 
 impl Target {
     fn new(addr: IpAddr) -> Self {
-        Self { addr, questions: Questions::default(), aside: Questions::default(), udp: None, junk: 0, used_ns: 0 }
+        Self {
+            addr,
+            questions: Questions::default(),
+            aside: Questions::default(),
+            sized: Questions::default(),
+            udp: None,
+            junk: 0,
+            used_ns: 0,
+        }
     }
 
     /// Takes the answer to the question with this nonce; each kind once.
-    fn answer(&mut self, nonce: u64, kind: AnswerKind) -> Option<u64> {
-        let all = self.questions.recent.iter_mut().chain(&mut self.aside.recent);
+    fn answer(&mut self, nonce: u64, kind: AnswerKind) -> Option<(u64, u16)> {
+        let all = self.questions.recent.iter_mut().chain(&mut self.aside.recent).chain(&mut self.sized.recent);
         let q = all.flatten().find(|q| q.nonce == nonce)?;
         let seen = match kind {
             AnswerKind::KernelAnswered => &mut q.echo_answered,
             AnswerKind::AgentAbsent => &mut q.absence_answered,
         };
-        (!std::mem::replace(seen, true)).then_some(q.sent_ns)
+        (!std::mem::replace(seen, true)).then_some((q.sent_ns, q.size))
     }
 }
 
@@ -282,7 +295,7 @@ impl Prober {
         if source.is_ipv6() != addr.is_ipv6() {
             return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
         }
-        let carried = self.prepare(node, path, addr, |target| &mut target.questions)?;
+        let carried = self.prepare(node, path, addr, 0, |target| &mut target.questions)?;
         let down = SendError::Down(Errno(libc::ENODEV));
         let (id, sequence) = (self.id, self.sequence);
         let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or(down)?;
@@ -304,6 +317,7 @@ impl Prober {
         node: u32,
         path: u8,
         addr: IpAddr,
+        size: u16,
         whose: fn(&mut Target) -> &mut Questions,
     ) -> Result<[u8; PROBE_LEN], SendError> {
         if addr.is_multicast() || addr.is_unspecified() {
@@ -321,7 +335,7 @@ impl Prober {
             *target = Target::new(addr);
         }
         target.used_ns = now;
-        whose(target).put(nonce, now);
+        whose(target).put(nonce, now, size);
         let carried = encode(node, path, nonce);
         if let Some(filter) = &self.filter {
             filter.expect(path, addr, &carried);
@@ -331,8 +345,23 @@ impl Prober {
 
     fn ask(&mut self, node: u32, path: u8, addr: IpAddr, whose: fn(&mut Target) -> &mut Questions) -> Result<(), SendError> {
         self.echo_socket(path, addr)?;
-        let carried = self.prepare(node, path, addr, whose)?;
+        let carried = self.prepare(node, path, addr, 0, whose)?;
         let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &carried);
+        let (icmp, ifindex) = self.echo_socket(path, addr)?;
+        sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// An echo request in a packet of so many bytes, which is not cut into fragments on the way.
+    ///
+    /// # Errors
+    /// As [`Prober::echo`]; also when it does not fit the interface.
+    pub fn echo_sized(&mut self, node: u32, path: u8, addr: IpAddr, size: u16) -> Result<(), SendError> {
+        self.echo_socket(path, addr)?;
+        let carried = self.prepare(node, path, addr, size, |target| &mut target.sized)?;
+        let header = if addr.is_ipv6() { 40 } else { 20 };
+        let mut cargo = carried.to_vec();
+        cargo.resize(usize::from(size).saturating_sub(header + ECHO_HEADER).max(PROBE_LEN), 0);
+        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &cargo);
         let (icmp, ifindex) = self.echo_socket(path, addr)?;
         sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
     }
@@ -434,7 +463,7 @@ impl Prober {
         let (v4, v6, _) = self.paths.get(usize::from(path))?.as_ref()?.open.as_ref()?;
         let mut buf = [0u8; 128];
         let arrival = sys::receive(if ipv6 { v6 } else { v4 }.as_ref()?, &mut buf, false).ok()?;
-        let cargo = echo_reply(ipv6, self.id, buf.get(..arrival.len)?)?;
+        let cargo = echo_reply(ipv6, self.id, &buf[..arrival.len.min(buf.len())])?;
         let (node, probed_path, nonce) = decode(cargo)?;
         self.settle(node, path, nonce, arrival.from?, AnswerKind::KernelAnswered).filter(|_| probed_path == path)
     }
@@ -474,11 +503,11 @@ impl Prober {
 
     fn settle(&mut self, node: u32, path: u8, nonce: u64, from: IpAddr, kind: AnswerKind) -> Option<ProbeAnswer> {
         let target = self.targets.get_mut(&(node, path)).filter(|t| t.addr == from)?;
-        let probed_ns = target.answer(nonce, kind)?;
+        let (probed_ns, size) = target.answer(nonce, kind)?;
         if let Some(filter) = self.filter.as_ref().filter(|_| kind == AnswerKind::KernelAnswered) {
             filter.taken(nonce);
         }
-        Some(ProbeAnswer { node, path, from, kind, nonce, probed_ns, at_ns: monotonic_ns() })
+        Some(ProbeAnswer { node, path, from, kind, nonce, size, probed_ns, at_ns: monotonic_ns() })
     }
 }
 
@@ -584,12 +613,14 @@ fn raw_socket(interface: &str, ipv6: bool, id: u16, program: Option<&OwnedFd>) -
     const SOL_ICMPV6: i32 = 58;
     let fd = if ipv6 {
         let fd = sys::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
+        sys::set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         let mut blocked = [u32::MAX; 8];
         blocked[129 / 32] &= !(1 << (129 % 32));
         sys::set(&fd, SOL_ICMPV6, ICMP6_FILTER, blocked)?;
         fd
     } else {
         let fd = sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
+        sys::set(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         sys::set(&fd, SOL_RAW, ICMP_FILTER, !1u32)?;
         fd
     };
@@ -688,8 +719,11 @@ fn decode(cargo: &[u8]) -> Option<(u32, u8, u64)> {
     ([m0, m1, m2, m3] == PROBE_MAGIC).then_some((u32::from_be_bytes([n0, n1, n2, n3]), path, u64::from_be_bytes(nonce)))
 }
 
-fn echo_request(ipv6: bool, id: u16, sequence: u16, cargo: &[u8; PROBE_LEN]) -> [u8; 8 + PROBE_LEN] {
-    let mut packet = [0; 8 + PROBE_LEN];
+/// Bytes of an echo request before what it carries.
+const ECHO_HEADER: usize = 8;
+
+fn echo_request(ipv6: bool, id: u16, sequence: u16, cargo: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; ECHO_HEADER + cargo.len()];
     packet[0] = if ipv6 { 128 } else { 8 };
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&sequence.to_be_bytes());
@@ -721,24 +755,24 @@ mod tests {
     #[test]
     fn an_answer_counts_once_and_only_for_its_nonce() {
         let mut t = target("10.0.0.1");
-        t.questions.put(77, 5);
+        t.questions.put(77, 5, 0);
         assert_eq!(t.answer(78, AnswerKind::KernelAnswered), None);
-        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
+        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some((5, 0)));
         assert_eq!(t.answer(77, AnswerKind::KernelAnswered), None);
-        assert_eq!(t.answer(77, AnswerKind::AgentAbsent), Some(5));
+        assert_eq!(t.answer(77, AnswerKind::AgentAbsent), Some((5, 0)));
     }
 
     #[test]
     fn others_who_ask_much_do_not_push_out_the_questions_of_the_detector() {
         let mut t = target("10.0.0.1");
-        t.questions.put(77, 5);
+        t.questions.put(77, 5, 0);
         for nonce in 100..100 + 4 * RECENT as u64 {
-            t.aside.put(nonce, nonce);
+            t.aside.put(nonce, nonce, 0);
         }
-        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
+        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some((5, 0)));
         assert_eq!(t.answer(100, AnswerKind::KernelAnswered), None, "long ago");
         let last = 100 + 4 * RECENT as u64 - 1;
-        assert_eq!(t.answer(last, AnswerKind::KernelAnswered), Some(last));
+        assert_eq!(t.answer(last, AnswerKind::KernelAnswered), Some((last, 0)));
         assert_eq!(t.questions.last().map(|q| q.nonce), Some(77), "to whom the knock belongs");
     }
 

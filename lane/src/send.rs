@@ -302,6 +302,8 @@ struct Path {
     state: Result<Open, LaneError>,
     /// Hosts that get copies of their own for a while.
     copies: Vec<IpAddr>,
+    /// Larger packets do not get through, whatever the interface takes.
+    limit: Option<usize>,
     /// The last send of which the kernel took every copy, and the last of which it is done with every copy.
     taken: u64,
     done: u64,
@@ -349,7 +351,8 @@ impl Lane {
                 }
                 tracing::warn!(path = spec.path, error = %e, "path is down");
             }
-            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state, copies: Vec::new(), taken: 0, done: 0 });
+            lane.paths[usize::from(spec.path)] =
+                Some(Path { spec: spec.clone(), state, copies: Vec::new(), limit: None, taken: 0, done: 0 });
         }
         if lane.paths.iter().flatten().all(|p| p.state.is_err()) {
             let first = lane.paths.into_iter().flatten().find_map(|p| p.state.err());
@@ -562,7 +565,7 @@ impl Lane {
     /// What keeps the path down; it stays down, [`Lane::down`] remembers the reason, and refreshing can be tried again.
     pub fn refresh(&mut self, path: u8) -> Result<(), &LaneError> {
         let index = usize::from(path);
-        let Some(Path { spec, state, copies, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
+        let Some(Path { spec, state, copies, limit, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
             return Err(&LaneError::NoPath);
         };
         drop(state); // frees the port that the new socket needs
@@ -573,7 +576,7 @@ impl Lane {
             tracing::warn!(error = %e, "no copies by unicast");
         }
         // What the old sockets had under way will never be known to be done.
-        match &self.paths[index].insert(Path { spec, state, copies, taken: done, done }).state {
+        match &self.paths[index].insert(Path { spec, state, copies, limit, taken: done, done }).state {
             Ok(_) => Ok(()),
             Err(e) => Err(e),
         }
@@ -636,16 +639,31 @@ impl Lane {
         self.open_slot(path).map(|o| o.source)
     }
 
-    /// The path's MTU, while it is up.
+    /// The MTU of the path's interface, while it is up.
     #[must_use]
     pub fn mtu(&self, path: u8) -> Option<usize> {
         self.open_slot(path).map(|o| o.link.mtu)
     }
 
+    /// Larger packets than this do not get through on the path, although its interface takes them. What is larger leaves all the same:
+    /// the lane's users ask [`Lane::piggyback_max`] and [`Lane::payload_max`].
+    pub fn set_limit(&mut self, path: u8, limit: Option<usize>) {
+        if let Some(Some(path)) = self.paths.get_mut(usize::from(path)) {
+            path.limit = limit;
+        }
+    }
+
+    /// The largest payload that gets through on every path that is up.
+    #[must_use]
+    pub fn payload_max(&self) -> usize {
+        let up = self.paths.iter().flatten().filter(|path| path.state.is_ok());
+        up.filter_map(|path| Some(payload_max(path.mtu()?, path.spec.ipv6()))).min().unwrap_or(usize::MAX)
+    }
+
     /// The largest piggyback that fits one frame on every path that is up (FiDe §3.1).
     #[must_use]
     pub fn piggyback_max(&self) -> usize {
-        let up = self.paths.iter().flatten().filter_map(|p| Some((p.state.as_ref().ok()?.link.mtu, p.spec.ipv6())));
+        let up = self.paths.iter().flatten().filter_map(|p| Some((p.mtu()?, p.spec.ipv6())));
         up.map(|(mtu, ipv6)| packet::piggyback_max(mtu, ipv6)).min().unwrap_or(PIGGYBACK_MAX)
     }
 
@@ -655,6 +673,14 @@ impl Lane {
 
     fn open_slot(&self, path: u8) -> Option<&Open> {
         self.slot(path)?.state.as_ref().ok()
+    }
+}
+
+impl Path {
+    /// What gets through, while the path is up.
+    fn mtu(&self) -> Option<usize> {
+        let mtu = self.state.as_ref().ok()?.link.mtu;
+        Some(self.limit.map_or(mtu, |limit| limit.min(mtu)))
     }
 }
 

@@ -81,6 +81,10 @@ pub const FENCE_EVENT_CODE: i32 = 1010;
 
 /// `code` of [`Cause::Local`]: multicast is not delivered on a path, or is again.
 pub const MULTICAST_EVENT_CODE: i32 = 1011;
+/// `code` of [`Cause::Local`]: large frames do not get through on a path, or do again.
+pub const SIZE_EVENT_CODE: i32 = 1012;
+/// `code` of [`Cause::Local`]: a part of what a host sends does not arrive on a path, or does again.
+pub const LOSS_EVENT_CODE: i32 = 1013;
 
 /// `code` of [`Cause::Local`]: a maintenance begins or ends.
 pub const MAINTENANCE_EVENT_CODE: i32 = 1009;

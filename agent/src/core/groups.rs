@@ -29,7 +29,7 @@ use fide_wire::PATHS;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
 use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
-use fide_wire::frame::{BODY_MAX, Channel};
+use fide_wire::frame::{BODY_AT, BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
 use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Grade};
@@ -384,8 +384,7 @@ impl Core {
     }
 
     fn piggyback_room(&self) -> usize {
-        let app = self.lane.piggyback_max() + items::HEAD_LEN + items::APP_LEN;
-        app.min(BODY_MAX)
+        self.lane.payload_max().saturating_sub(BODY_AT).min(BODY_MAX)
     }
 
     /// The heartbeat with those items was handed over at `before`; does what it says count?

@@ -21,6 +21,8 @@ impl Core {
         self.calibrate(now);
         self.node.report(now);
         self.try_some(now);
+        self.ask_sizes(now);
+        self.look_at_losses();
         self.complain(now);
         self.complain_of_fence(now);
         self.recover_stranded(now);

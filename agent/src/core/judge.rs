@@ -81,6 +81,9 @@ impl Core {
         self.node.detector_mut().offer_barriers(self.receiver.offers_barriers());
         while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
             any = true;
+            if answer.size != 0 {
+                self.node.size_answered(answer.node, answer.path.into(), answer.size);
+            }
             let result = match answer.kind {
                 AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,

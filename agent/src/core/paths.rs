@@ -68,7 +68,7 @@ impl Core {
     }
 
     /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).
-    fn regrant(&mut self) {
+    pub(super) fn regrant(&mut self) {
         let most = self.piggyback_max();
         for (app, ring) in self.watchlist.shrink_grants(most) {
             let record = Record {

@@ -152,7 +152,12 @@ impl Core {
     }
 
     /// Whether the question left.
-    pub(super) fn ask(&mut self, node: u32, path: usize, how: fn(&mut Prober, u32, u8, IpAddr) -> Result<(), SendError>) -> bool {
+    pub(super) fn ask(
+        &mut self,
+        node: u32,
+        path: usize,
+        how: impl FnOnce(&mut Prober, u32, u8, IpAddr) -> Result<(), SendError>,
+    ) -> bool {
         let Some(slot) = self.slot(node) else { return false };
         let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return false };
         let Some(address) = peer.addresses[path] else { return false };

@@ -4,7 +4,7 @@ use super::groups::{create, open, read, runs, status};
 use crate::common::{Pins, Setup, World, until};
 use fide_lab::NETS;
 use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
-use fide_wire::level::{FENCE_EVENT_CODE, MULTICAST_EVENT_CODE};
+use fide_wire::level::{FENCE_EVENT_CODE, LOSS_EVENT_CODE, MULTICAST_EVENT_CODE, SIZE_EVENT_CODE};
 use fide_wire::verdict::Cause;
 
 /// `host` receives nothing of `to` any more, on both networks.
@@ -238,13 +238,85 @@ fn a_group_decides_on_one_side_while_multicast_is_not_delivered() {
     };
     decides(3);
     (1..=3).for_each(|host| NETS.iter().for_each(|net| w.lab.lose_multicast(host, *net).unwrap()));
-    decides(6);
     (1..=3).for_each(|host| _ = w.event(host, "the cause", |e| e.code == MULTICAST_EVENT_CODE));
+    // A member that has missed a decision in the first moment begins anew.
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    decides(6);
     w.all_go_on(1000);
     decides(9);
     nobody_was_given_up(&w);
     for host in 1..=3 {
         let group = status(&w, host, "orders").unwrap();
-        assert_eq!((group.me, group.members.len()), (Some(host.into()), 3), "{group:?}");
+        assert_eq!(group.members.len(), 3, "{group:?}");
     }
+}
+
+/// A port of each switch has a smaller MTU than the hosts: that is named, groups go on, and an agent behind it that comes back gets the
+/// state of its groups.
+#[test]
+fn large_frames_that_do_not_get_through_are_named_and_groups_go_on() {
+    let Some(mut w) = Setup::hosts(3).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "huc", &["h1", "h2", "h3"]).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let mut on = [1, 2].map(|host| open(&w, host, host.into(), 0, 0));
+    let mut logs = [const { Vec::new() }; 2];
+    let mut decides = |count: usize| {
+        on.iter_mut().for_each(|group| (0..20).for_each(|_| _ = group.propose(&[7; 1000]).unwrap()));
+        on.iter_mut().zip(&mut logs).for_each(|(group, log)| read(group, log, count));
+        assert!(logs[0] == logs[1]);
+    };
+    decides(40);
+    NETS.iter().for_each(|net| w.lab.limit_packets(3, *net, 1200).unwrap());
+    let told = |host: u16, net: u8, what: &str| {
+        let path = format!("path {net}: ");
+        w.event(host, what, |e| e.code == SIZE_EVENT_CODE && e.text.contains(&path) && e.text.contains(what));
+    };
+    NETS.iter().for_each(|net| {
+        told(1, *net, "do not reach h3, or come back from it: packets of 1200 bytes do");
+        told(3, *net, "do not reach h1");
+    });
+    decides(80);
+    w.kill_agent(3);
+    w.event(1, "its agent is lost", |e| e.cause == Cause::AgentLost && e.node == "h3");
+    w.start(3);
+    w.all_alive();
+    runs(&w, 3, "orders");
+    decides(120);
+    let mut late = open(&w, 3, 3, 0, 0);
+    let mut all = Vec::new();
+    until("a client of the host behind the port has what is decided", || {
+        while let Ok(Some(event)) = late.poll(Some(std::time::Duration::from_millis(1))) {
+            all.push(event);
+        }
+        status(&w, 3, "orders").is_some_and(|group| Some(group.index) == status(&w, 1, "orders").map(|group| group.index))
+    });
+    assert!(!all.is_empty());
+    heal(&w);
+    let told = |host: u16, net: u8| {
+        let what = format!("path {net}: frames of 1500 bytes reach");
+        w.event(host, "it is lifted", |e| e.code == SIZE_EVENT_CODE && e.text.contains(&what));
+    };
+    NETS.iter().for_each(|net| told(1, *net));
+}
+
+/// A cable loses every fifth packet: the rate is told, with the host whose cable it is, and when it ends.
+#[test]
+fn a_path_that_loses_a_part_is_named_with_its_rate() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    w.all_alive();
+    w.lab.lose(3, 0, 20).unwrap();
+    let told = |host: u16, what: &str| {
+        w.event(host, what, |e| e.code == LOSS_EVENT_CODE && e.text.starts_with("path 0: ") && e.text.contains(what))
+    };
+    let text = told(1, "% of h3's heartbeats do not arrive").text;
+    let rate: f64 = text["path 0: ".len()..].split(' ').next().unwrap().parse().unwrap();
+    assert!((10.0..30.0).contains(&rate) && text.contains("of this host alone"), "{text}");
+    let text = told(3, "of all hosts").text;
+    assert!(text.contains("h1's") && text.contains("h2's"), "{text}");
+    heal(&w);
+    told(1, "what h3 sends arrives again");
+    nobody_was_given_up(&w);
+    let of_path_1 = |e: &HistoryEvent| e.code == LOSS_EVENT_CODE && e.text.starts_with("path 1");
+    assert!((1..=3).all(|host| !w.history(host).iter().any(of_path_1)));
 }

@@ -164,7 +164,7 @@ use apps::News;
 use fide_wire::PATHS;
 use fide_wire::packet::{Notice, company};
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
-use others::Word;
+use others::{Observer, Word};
 use peer::{NoticeCame, Peer, Restart};
 use std::collections::VecDeque;
 
@@ -1245,8 +1245,18 @@ impl Detector {
 
     /// What those who are heard here hear of a host.
     fn word_of_others(&self, i: usize, now: u64) -> Word {
-        let heard = self.peers.iter().enumerate().filter(|(j, other)| *j != i && others::is_heard(other));
-        let heard = heard.map(|(_, other)| (other.node, other.hears_us.contains(&true)));
+        let own_loss = self.own_loss();
+        let is_waited_for = |other: &Peer| {
+            let may_wake = now < other.last_arrival_ns().saturating_add(self.config.agent_timeout_ns);
+            let is_doubted = other.is_exhausted(&self.config, &own_loss, now) && !self.peers[i].others.was_named_by(other.node);
+            matches!(other.state, State::Alive | State::Late) && may_wake && !is_doubted
+        };
+        let others = self.peers.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, other)| other);
+        let heard = others.filter_map(|other| {
+            let is_late = !others::is_heard(other);
+            let hears_us = other.hears_us.contains(&true);
+            (!is_late || is_waited_for(other)).then_some(Observer { node: other.node, hears_us, is_late })
+        });
         let around = others::Around {
             company: self.company(self.peers[i].node),
             slowest_ns: self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0),

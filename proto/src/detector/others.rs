@@ -17,6 +17,8 @@
 //!
 //! A host that is heard here and has stated nothing since the next heartbeat was due is waited for: over two questions, each as long as
 //! an answer may take. One that does not hear *us* cannot be asked, but reports every second what it hears, and is waited for so long.
+//! One that is late itself may stand still for a moment, and know better when it goes on: it is waited for until its kernel has left as many
+//! questions unanswered as a verdict needs, or, if it was the last to name a later heartbeat, for as long as a stuck agent is given.
 
 use super::config::Config;
 use super::peer::Peer;
@@ -86,6 +88,16 @@ impl Around {
     }
 }
 
+/// Another host whose word counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Observer {
+    pub node: u32,
+    /// It says that it hears this host.
+    pub hears_us: bool,
+    /// It is late itself, and not given up.
+    pub is_late: bool,
+}
+
 /// What others say of a silence, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
@@ -118,6 +130,11 @@ impl Others {
     /// The latest heartbeat that is known of by others.
     pub const fn best(&self) -> Option<Beat> {
         self.best
+    }
+
+    /// Whether this observer was the last to name a later heartbeat.
+    pub const fn was_named_by(&self, node: u32) -> bool {
+        self.grew_ns != 0 && self.grew_by == node
     }
 
     /// Who showed last that it lives.
@@ -190,14 +207,7 @@ impl Others {
     }
 
     /// What the observers in `heard` say, each with whether it hears us.
-    pub fn word(
-        &self,
-        peer: &Peer,
-        config: &Config,
-        around: Around,
-        heard: impl Iterator<Item = (u32, bool)>,
-        now_ns: u64,
-    ) -> Word {
+    pub fn word(&self, peer: &Peer, config: &Config, around: Around, heard: impl Iterator<Item = Observer>, now_ns: u64) -> Word {
         let quiet_ns = self.quiet_ns(peer, config);
         if now_ns <= quiet_ns {
             return Word::Heard;
@@ -206,7 +216,7 @@ impl Others {
         // What was named last is the latest word of somebody who hears it, until it is known to be otherwise.
         let not_yet = if self.is_told { Word::Heard } else { Word::Awaited };
         let mut hear_the_same = true;
-        for (node, hears_us) in heard {
+        for Observer { node, hears_us, is_late } in heard {
             let (patience_ns, good_for_ns) = if hears_us {
                 (between_ns.saturating_mul(QUESTIONS.into()), between_ns.saturating_mul(GOOD_FOR))
             } else {
@@ -218,7 +228,7 @@ impl Others {
             hear_the_same &= stated.is_none_or(|(_, _, company)| *company == around.company);
             let is_asked = self.asked >= QUESTIONS && self.asked_company == around.company;
             let is_left_out = is_asked && now_ns.saturating_sub(self.asked_ns) > patience_ns;
-            if stated.is_none() && !is_left_out {
+            if stated.is_none() && (is_late || !is_left_out) {
                 return not_yet;
             }
         }

@@ -41,6 +41,7 @@ use super::directory::{self, Directory, Facts, Ignored, Numbers};
 use super::fence::{HostFence, Step};
 use super::pacer::Pacer;
 use super::probing::{self, Probing};
+use super::sizes::Sizes;
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
@@ -256,6 +257,7 @@ pub struct Node {
     fence: Option<HostFence>,
     reports: Reports,
     copies: Copies,
+    sizes: Sizes,
     calibration: Option<calibration::Config>,
     pacer: Pacer,
     events: VecDeque<Event>,
@@ -286,6 +288,7 @@ impl Node {
             fence: None,
             reports: Reports::new(contract.period_ns),
             copies: Copies::default(),
+            sizes: Sizes::default(),
             calibration: None,
             pacer: Pacer::new(contract.period_ns, now_ns),
             events: VecDeque::new(),

@@ -52,8 +52,8 @@ pub const TAG_LEN: usize = 8;
 pub const BODY_AT: usize = HEADER_LEN + TAG_LEN;
 /// The largest frame: the UDP payload of a 1500-byte IPv4 packet.
 pub const FRAME_MAX: usize = 1472;
-/// The largest frame that every path carries; larger ones need a probe of the path first (RFC 9000, 14).
-pub const FRAME_SAFE: usize = 1200;
+/// The largest frame that every path carries, one for packets of 1,200 bytes, too; larger ones need a probe of the path first (RFC 9000, 14).
+pub const FRAME_SAFE: usize = 1152;
 /// The largest body.
 pub const BODY_MAX: usize = FRAME_MAX - BODY_AT;
 /// Numbers have 48 bits: at a million frames a second they last nine years.

@@ -140,3 +140,31 @@ fn a_stuck_agent_whose_heartbeats_others_receive_is_not_lost() {
     b.run(1_500 * MS);
     assert_eq!(b.take(), [(Cause::AgentLost, A)]);
 }
+
+#[test]
+fn a_host_is_not_dead_because_the_only_other_one_that_hears_it_stands_still_for_a_moment() {
+    for stands_still_ms in [5, 30, 100, 150] {
+        let mut b = Bench::watching(&[A, C]);
+        b.heard_elsewhere = vec![A];
+        part(&mut b, A);
+        b.run(50 * MS);
+        assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::Unreachable, A)]);
+        b.agent(C, ProbeResult::KernelAnswered);
+        b.run(stands_still_ms * MS);
+        b.sending.push((C, 1, [true; PATHS]));
+        b.run(100 * MS);
+        assert_eq!(b.take(), [(Cause::ContractBroken, C), (Cause::ContractKept, C)], "{stands_still_ms} ms");
+        assert_eq!(b.d.state(A), Some(State::Late));
+    }
+}
+
+#[test]
+fn two_hosts_that_die_at_once_are_not_waited_for_by_each_others_word() {
+    let mut b = Bench::watching(&[A, C, B]);
+    b.crash(A);
+    b.crash(C);
+    b.run(30 * MS);
+    let mut all = b.take();
+    all.sort_unstable_by_key(|(cause, node)| (*cause as u8, *node));
+    assert_eq!(all, [(Cause::SilentHost, A), (Cause::SilentHost, C), (Cause::ContractBroken, A), (Cause::ContractBroken, C)]);
+}

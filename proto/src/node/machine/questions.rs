@@ -2,7 +2,9 @@
 //! weighs it.
 
 use super::{Event, Node};
+use crate::detector::State;
 use crate::node::probing::{Action, Answer, Emptied, Probing, View};
+use crate::node::sizes::{self, Sizes};
 use fide_wire::PATHS;
 use std::net::IpAddr;
 
@@ -17,6 +19,24 @@ impl Node {
     /// [`Probing::forget_interface`]).
     pub const fn probing_mut(&mut self) -> &mut Probing {
         &mut self.probing
+    }
+
+    /// A second is over: whom to ask by how large packets, and what is news of what passes ([`Sizes::tick`]).
+    pub fn ask_sizes(&mut self, full: [Option<u16>; PATHS]) -> (Vec<sizes::Ask>, Vec<sizes::Passes>) {
+        // What is known of a host stands while its agent is away.
+        let known = self.detector.peers().filter(|peer| peer.state != State::Left);
+        self.sizes.tick(full, known.map(|peer| (peer.node, peer.paths.map(|path| path.up && peer.state == State::Alive))))
+    }
+
+    /// What is known of how large packets may be.
+    #[must_use]
+    pub const fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// A question of this size was answered.
+    pub fn size_answered(&mut self, node: u32, path: usize, size: u16) {
+        self.sizes.answered(node, path, size);
     }
 
     /// As [`Probing::set_answerers`].

@@ -11,9 +11,10 @@ use super::{Event, Known, Node};
 use crate::detector::How;
 use crate::node::directory::Ignored;
 use crate::node::fence::{Judgement, Step};
+use crate::node::tables::ROOM;
 use fide_wire::PATHS;
 use fide_wire::frame::Header;
-use fide_wire::packet::{BODY_MAX, ReportEntry};
+use fide_wire::packet::ReportEntry;
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
 use std::collections::BTreeMap;
 
@@ -250,7 +251,7 @@ impl Node {
         body.clear();
         while let Some((node, asks)) = self.reports.prompt.pop_first() {
             self.write_prompt(node, asks, &mut heard, now_ns, body);
-            if body.len() + PROMPT_LEN > BODY_MAX {
+            if body.len() + PROMPT_LEN > ROOM {
                 break;
             }
         }
@@ -268,7 +269,7 @@ impl Node {
                 }
                 return true;
             };
-            if body.len() + ReportEntry::LEN > BODY_MAX {
+            if body.len() + ReportEntry::LEN > ROOM {
                 self.reports.round = Some(Round { next: (node, path), ..round });
                 return true;
             }
@@ -386,7 +387,7 @@ impl Node {
     /// As many as there is room for; what has none comes with the next report.
     fn write_outdated(&self, body: &mut Vec<u8>) {
         for (node, Outdated { incarnation, former, .. }) in &self.reports.outdated {
-            if body.len() + ReportEntry::LEN <= BODY_MAX {
+            if body.len() + ReportEntry::LEN <= ROOM {
                 let flags = flags(true, true, *former);
                 let (node, incarnation) = (*node, *incarnation);
                 ReportEntry {
