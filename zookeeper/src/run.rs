@@ -1,12 +1,12 @@
 //! The hook: waits for verdicts and entries, and lets [`Judge`] decide.
 
-use crate::course::{Action, Course, Entry, Judge, Look};
-use crate::server;
+use crate::course::{Action, Course, Disk, Entry, Judge, Look, Noted};
+use crate::{disk, server};
 use anyhow::{Context as _, Result, bail, ensure};
 use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
-use fide_wire::control::{ErrorCode, Request, Selector};
+use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request, Selector};
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -22,6 +22,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
 /// How often the server is asked what it does, while that matters.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it is read how far the server's disk goes.
+const READ_EVERY: Duration = Duration::from_secs(1);
 /// A server that could not be watched is tried again after so long.
 const WATCH_AGAIN: Duration = Duration::from_secs(2);
 /// The state is handed to the agents behind so many entries, so that they keep no more.
@@ -41,6 +43,12 @@ pub struct Settings {
     /// The file that oraclePath in zoo.cfg names; each server has its own
     #[arg(long, value_name = "FILE")]
     pub oracle: PathBuf,
+    /// The server's dataDir in zoo.cfg: on another disk than the one that it served on alone, or on an older copy, it is never let serve alone again
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Its dataLogDir, if zoo.cfg names one
+    #[arg(long, value_name = "DIR")]
+    pub data_log: Option<PathBuf>,
     /// This host's server, where clients reach it
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2181")]
     pub server: SocketAddr,
@@ -61,6 +69,9 @@ struct Link {
 enum Told {
     Look(Look),
     Proof(Result<()>),
+    /// Read, since so many of its processes have begun.
+    Disk(Box<disk::Reader>, u64, Result<Disk>),
+    Marked(Box<disk::Reader>, Result<Disk>),
 }
 
 /// The hook of this host.
@@ -77,11 +88,21 @@ pub struct Hook {
     watch_at: Instant,
     is_looking: bool,
     looked: Option<Instant>,
+    look: Option<Look>,
+    /// How often the server was found to be there again.
+    starts: u64,
+    /// Not there while it reads or marks.
+    disk: Option<Box<disk::Reader>>,
+    to_mark: Option<Option<Noted>>,
+    disk_read: Option<Instant>,
+    is_lost: bool,
+    has_warned: bool,
     began: Instant,
     said: String,
 }
 
-fn wall_ms() -> u64 {
+/// Milliseconds since 1970, by this host's clock.
+pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
@@ -97,6 +118,12 @@ impl Hook {
     pub fn new(settings: Settings, stop: &AtomicBool) -> Result<Self> {
         fide_wire::names::check_node(&settings.name).map_err(anyhow::Error::msg).context("--name")?;
         ensure!(settings.oracle.is_absolute(), "--oracle {}: give the whole path, as zoo.cfg does", settings.oracle.display());
+        for dir in std::iter::once(&settings.data).chain(&settings.data_log) {
+            ensure!(dir.is_absolute(), "{}: give the whole path, as zoo.cfg does", dir.display());
+        }
+        let oracle = begin_oracle(&settings.oracle)?;
+        // The server may begin: its oracle says nothing of a former boot.
+        _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let me = loop {
             ensure!(!stop.load(Ordering::Relaxed), "stopped while it waited for the agent");
             match Connection::open(settings.socket.as_deref()) {
@@ -108,11 +135,7 @@ impl Hook {
             }
         };
         ensure!(me != settings.peer, "--peer {me} is this host: name the host of the other server");
-        let oracle = match std::fs::read(&settings.oracle) {
-            Ok(bytes) => Some(bytes.first() == Some(&b'1')),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(e).with_context(|| format!("cannot read {}", settings.oracle.display())),
-        };
+        let reader = disk::Reader::new(&settings.data, settings.data_log.as_ref().unwrap_or(&settings.data));
         let judge = Judge::new(&me, oracle);
         let (tell, told) = mpsc::channel();
         let (session, began) = (wall_ms() << 8, Instant::now());
@@ -129,6 +152,13 @@ impl Hook {
             watch_at: began,
             is_looking: false,
             looked: None,
+            look: None,
+            starts: 0,
+            disk: Some(Box::new(reader)),
+            to_mark: None,
+            disk_read: None,
+            is_lost: false,
+            has_warned: false,
             began,
             said: String::new(),
         })
@@ -140,7 +170,6 @@ impl Hook {
     /// An oracle that cannot be written: the server would go by an old one.
     pub fn run(mut self, stop: &AtomicBool) -> Result<()> {
         let mut connect_at = Instant::now();
-        _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         self.act()?;
         while !stop.load(Ordering::Relaxed) {
             if self.link.is_none() && connect_at <= Instant::now() {
@@ -152,6 +181,7 @@ impl Hook {
             self.wait();
             self.judge.set_now(self.began.elapsed().as_millis() as u64, wall_ms());
             self.ask_server();
+            self.ask_disk();
             if let Err(e) = self.exchange() {
                 self.tell_once(format!("the agent or the group is lost: {e:#}"));
                 self.link = None;
@@ -185,8 +215,10 @@ impl Hook {
             match told {
                 Told::Look(look) => {
                     (self.is_looking, self.looked) = (false, Some(Instant::now()));
+                    self.starts += u64::from(self.look == Some(Look::Ended) && look != Look::Ended);
+                    self.look = Some(look);
                     self.judge.handle_look(look);
-                    if look != Look::Down && self.link.is_some() {
+                    if !matches!(look, Look::Ended | Look::Down) && self.link.is_some() {
                         self.have_watched();
                     }
                 }
@@ -195,6 +227,21 @@ impl Hook {
                         say(&format!("no write is known to be committed by both servers: {e:#}"));
                     }
                     self.judge.handle_proof(committed.is_ok());
+                }
+                Told::Disk(reader, starts, disk) => {
+                    (self.disk, self.disk_read) = (Some(reader), Some(Instant::now()));
+                    match disk {
+                        Ok(_) if starts != self.starts => self.disk_read = None,
+                        Ok(disk) => self.judge.handle_disk(disk),
+                        Err(e) => self.tell_once(format!("the server's disk cannot be read: {e:#}")),
+                    }
+                }
+                Told::Marked(reader, disk) => {
+                    self.disk = Some(reader);
+                    if let Err(e) = &disk {
+                        self.tell_once(format!("the server's disk cannot be marked: {e:#}"));
+                    }
+                    self.judge.handle_marked(disk.ok());
                 }
             }
         }
@@ -206,7 +253,48 @@ impl Hook {
         }
     }
 
+    /// By threads of their own, too: a disk that stands still holds nobody up.
+    fn ask_disk(&mut self) {
+        let to_read =
+            self.disk_read.is_none_or(|at| at.elapsed() >= READ_EVERY || self.judge.wants_disk() && at.elapsed() >= TICK);
+        let job = self.to_mark.take_if(|_| self.disk.is_some());
+        if job.is_none() && !to_read {
+            return;
+        }
+        let Some(mut reader) = self.disk.take() else { return };
+        let (tell, starts) = (self.tell.clone(), self.starts);
+        std::thread::spawn(move || match job {
+            Some(expected) => {
+                let marked = reader.mark(expected.as_ref());
+                tell.send(Told::Marked(reader, marked))
+            }
+            None => {
+                let read = reader.read();
+                tell.send(Told::Disk(reader, starts, read))
+            }
+        });
+    }
+
+    /// What is missing on this disk, and what a person can do.
+    fn tell_lost(&mut self) {
+        if self.judge.missing().is_some() == self.is_lost {
+            return;
+        }
+        self.is_lost = !self.is_lost;
+        let course = self.judge.course();
+        if self.is_lost && course.mode == crate::course::Mode::Alone(self.me.clone()) {
+            say(&crate::lost_in_words(course, &self.me, &self.settings.group));
+        } else if self.is_lost {
+            say(
+                "the server's disk is another one, or older, than the one that was in step: it may not serve alone before it has followed the other server",
+            );
+        } else {
+            say("the server's disk is the one that was noted");
+        }
+    }
+
     fn act(&mut self) -> Result<()> {
+        self.tell_lost();
         while let Some(action) = self.judge.poll_action() {
             match action {
                 Action::Propose(entry) => {
@@ -218,7 +306,7 @@ impl Hook {
                 }
                 Action::Oracle(says) => {
                     let path = &self.settings.oracle;
-                    replace(path, if says { b"1\n" } else { b"0\n" })
+                    replace(path, &oracle_text(says, &boot_id()?))
                         .with_context(|| format!("cannot write the oracle {}", path.display()))?;
                     say(&format!("{} says {}", path.display(), u8::from(says)));
                 }
@@ -226,6 +314,7 @@ impl Hook {
                     let (tell, server) = (self.tell.clone(), self.settings.server);
                     std::thread::spawn(move || tell.send(Told::Proof(server::commit(server))));
                 }
+                Action::Mark(expected) => self.to_mark = Some(expected),
             }
         }
         Ok(())
@@ -245,6 +334,13 @@ impl Hook {
         self.judge.begin(self.session);
         self.monitor()?;
         self.tell_once(String::new());
+        if !self.has_warned && self.status().is_some_and(|group| group.stage == Stage::Running && group.written.is_none()) {
+            self.has_warned = true;
+            say(&format!(
+                "the group {} is not durable: when all its agents end at once, it is forgotten which server served alone, and on which disk",
+                self.settings.group
+            ));
+        }
         Ok(())
     }
 
@@ -318,7 +414,7 @@ impl Hook {
         self.judge.handle_entry(&read);
         let course = self.judge.course();
         if course.epoch != epoch && self.judge.is_current() {
-            say(&crate::in_words(course));
+            say(&crate::in_words(course, &self.settings.group));
         }
         self.entries += 1;
         if self.entries.is_multiple_of(SNAPSHOT_EVERY)
@@ -356,15 +452,18 @@ impl Hook {
         }
     }
 
+    /// The group, as the agent has it.
+    fn status(&self) -> Option<GroupStatus> {
+        let asked = Connection::open(self.settings.socket.as_deref())
+            .and_then(|connection| connection.request(&Request::Group { order: GroupOrder::Status }));
+        let Ok(Reply::Groups { groups }) = asked.map(|response| response.reply) else { return None };
+        groups.into_iter().find(|group| group.name == self.settings.group)
+    }
+
     /// A third host is a member of the group, and lives.
     fn has_witness(&self) -> bool {
-        let asked = Connection::open(self.settings.socket.as_deref())
-            .and_then(|connection| connection.request(&Request::Group { order: fide_wire::control::GroupOrder::Status }));
-        let Ok(fide_wire::control::Reply::Groups { groups }) = asked.map(|response| response.reply) else { return false };
-        groups.iter().any(|group| {
-            let is_third = |host: &str| host != self.me && host != self.settings.peer;
-            group.name == self.settings.group && group.members.iter().any(|member| !member.crashed && is_third(&member.host))
-        })
+        let is_third = |host: &str| host != self.me && host != self.settings.peer;
+        self.status().is_some_and(|group| group.members.iter().any(|member| !member.crashed && is_third(&member.host)))
     }
 
     fn is_fenced(&self, verdict: &Verdict) -> bool {
@@ -385,8 +484,44 @@ fn is_known_end(cause: Cause) -> bool {
     matches!(cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory)
 }
 
+fn boot_id() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    Ok(std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned())
+}
+
+/// The server reads the first character. The rest says since when: a host that boots, perhaps from another disk, does not go by what was said before.
+fn oracle_text(says: bool, boot: &str) -> Vec<u8> {
+    format!("{}\nboot {boot}\n", u8::from(says)).into_bytes()
+}
+
+/// What an oracle says, if it is of this boot, or written by hand.
+fn oracle_of(bytes: &[u8], boot: &str) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let of_boot = text.lines().nth(1).and_then(|line| line.strip_prefix("boot "));
+    bytes.first() == Some(&b'1') && of_boot.is_none_or(|of_boot| of_boot == boot)
+}
+
+fn begin_oracle(path: &Path) -> Result<Option<bool>> {
+    let boot = boot_id()?;
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            replace(path, &oracle_text(false, &boot)).with_context(|| format!("cannot write the oracle {}", path.display()))?;
+            say(&format!("{} says 0", path.display()));
+            return Ok(Some(false));
+        }
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let says = oracle_of(&bytes, &boot);
+    if !says && bytes.first() == Some(&b'1') {
+        replace(path, &oracle_text(false, &boot)).with_context(|| format!("cannot write the oracle {}", path.display()))?;
+        say(&format!("{} said 1 before this host booted, and says 0 until the group is known", path.display()));
+    }
+    Ok(Some(says))
+}
+
 /// Whole, or as it was, and on the disk: a host that comes back must not find what it said before.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
@@ -396,4 +531,18 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oracle_of_a_former_boot_says_nothing() {
+        assert!(oracle_of(&oracle_text(true, "a"), "a"));
+        assert!(!oracle_of(&oracle_text(true, "a"), "b"), "another boot");
+        assert!(!oracle_of(&oracle_text(false, "a"), "a"));
+        assert!(oracle_of(b"1\n", "b"), "by hand");
+        assert!(!oracle_of(b"", "b"));
+    }
 }

@@ -30,7 +30,11 @@ pub fn look(address: SocketAddr) -> Look {
         stream.take(4096).read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     };
-    asked().map_or(Look::Down, |text| role(&text))
+    match asked() {
+        Ok(text) => role(&text),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Look::Ended,
+        Err(_) => Look::Down,
+    }
 }
 
 fn role(text: &str) -> Look {
