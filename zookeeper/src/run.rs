@@ -63,6 +63,8 @@ pub struct Settings {
 struct Link {
     client: Client,
     group: Group,
+    /// This host's member.
+    member: u16,
 }
 
 /// From the threads that ask the server.
@@ -327,7 +329,7 @@ impl Hook {
         let path = self.settings.socket.clone();
         let group = Group::open_with(&self.settings.group, group::Options { path, ..group::Options::default() })
             .with_context(|| format!("no group {} here (fide group create {0} --hosts …)", self.settings.group))?;
-        self.link = Some(Link { client, group });
+        self.link = Some(Link { client, group, member: 0 });
         (self.is_watched, self.watch_at) = (false, Instant::now());
         self.session += 1;
         self.entries = 0;
@@ -401,6 +403,14 @@ impl Hook {
                 }
                 Some(group::Event::Standing(standing)) if matches!(standing.stage, Stage::Gone | Stage::Failed | Stage::Left) => {
                     bail!("the group is {}", standing.stage.name());
+                }
+                Some(group::Event::Standing(standing)) if standing.me != 0 => {
+                    // What a member decided that the others had given up may be lost, and entries of theirs lie in its place.
+                    let before = std::mem::replace(&mut link.member, standing.me);
+                    ensure!(
+                        [0, standing.me].contains(&before),
+                        "this host had been given up, and is a new member: all is read again"
+                    );
                 }
                 Some(_) => {}
                 None => return Ok(()),
