@@ -1146,7 +1146,18 @@ impl World {
                 debug_assert_eq!(self.hosts[self.truths[&instance.pid].host].id, node);
                 self.runs(host, instance.pid);
             }
-            NodeEvent::Lost { process, .. } => self.ended(host, process.instance.pid, &process.state, true),
+            NodeEvent::Lost { node, incarnation, process, confirms, .. } => {
+                let pid = process.instance.pid;
+                let was_told = matches!(self.hosts[host].app.get(&pid), Some(Heard::Silent | Heard::Doomed));
+                if confirms != was_told {
+                    self.breaks("told-once", format!("host {}: the end of process {pid} confirms: {confirms}", host + 1));
+                }
+                let judged = self.hosts[host].node.as_ref().and_then(|observer| observer.detector().incarnation(node));
+                if judged == Some(incarnation) && process.state.cause != Cause::Left {
+                    self.breaks("told-once", format!("host {}: process {pid} ended in a later incarnation", host + 1));
+                }
+                self.ended(host, pid, &process.state, true);
+            }
             NodeEvent::Act(Action::Verdict(verdict)) => self.hears(host, &verdict),
             NodeEvent::Act(Action::Condemn { node, incarnation }) => {
                 let from = self.index(node);

@@ -103,7 +103,9 @@ impl Core {
                     self.say(Happened::Maintenance { host: self.node_name(node), maintenance, is_fresh });
                 }
                 Event::Whole { node, epoch, version } => self.say(Happened::Seen { node, epoch, version }),
-                Event::Lost { node, row, process } => self.lost_with_its_table(node, row, &process, now),
+                Event::Lost { node, incarnation, row, confirms, process } => {
+                    self.lost_with_its_table((node, incarnation, row), confirms, &process, now);
+                }
                 Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),
                 Event::NameClash { .. } => self.complained.clash_count += 1,
                 Event::Fence(step) => self.move_gates(step, now),
@@ -228,26 +230,27 @@ impl Core {
         }
     }
 
-    /// A process of a table that its host has lost. In another boot it has ended, and its number may be another one's, so it is told by name alone; in the same boot
-    /// nobody watches it any more.
-    fn lost_with_its_table(&mut self, node: u32, row: u32, process: &Process, now: u64) {
+    /// A process of a table that its host has lost. In another boot it has ended, in the same boot nobody watches it any more: of
+    /// the incarnation in which it ran, and once. What ended with its silent host, or was doomed, was told then.
+    fn lost_with_its_table(&mut self, lost: (u32, u32, u32), confirms: bool, process: &Process, now: u64) {
+        let (node, incarnation, row) = lost;
+        let State { cause, grade, code, .. } = process.state;
         let (host, name) = (self.node_name(node), String::from(process.name.clone()));
-        let incarnation = self.node.directory().incarnation(node).unwrap_or_default();
-        let State { cause, code, .. } = process.state;
-        if cause == Cause::Left {
-            let target = Target::Process(name.clone(), host.clone());
-            let wanting = self.subscribers.wanting(&target);
-            let rings = wanting.fold(self.subscribers.rings(node, row), |mask, (ring, _)| mask | 1 << ring);
-            let record = self.host_record(cause, Grade::Certain, node, incarnation, now);
-            let record = Record { kind: RecordKind::Process as u16, app: row, ..record };
-            if rings != 0 {
-                self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
-            }
-            self.mark_ended(node, row, cause);
-            self.ended(node, row, cause);
+        if confirms && cause != Cause::Left {
+            return tracing::debug!("{name}@{host} ended with its host's former boot, as was told");
         }
+        let target = Target::Process(name.clone(), host.clone());
+        let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+        let rings = wanting | self.subscribers.rings(node, row);
+        let record = self.host_record(cause, grade, node, incarnation, now);
+        let record = Record { kind: RecordKind::Process as u16, app: row, code, ..record };
+        if rings != 0 {
+            self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
+        }
+        self.mark_ended(node, row, cause);
+        self.ended(node, row, cause);
         let source = EventSource { node: Some(node), user: process.uid };
-        self.tell(cause, Grade::Certain, &host, incarnation, Some(name), code, false, None, None, source, now);
+        self.tell(cause, grade, &host, incarnation, Some(name), code, false, None, None, source, now);
     }
 
     // ---- verdicts -----------------------------------------------------------------------------------------------------------

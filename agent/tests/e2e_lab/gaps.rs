@@ -403,6 +403,86 @@ fn after_a_cut_a_process_that_lives_is_introduced_again_and_its_crash_is_told() 
     });
 }
 
+/// The next agent of a host takes its kernel for another one, started anew.
+fn boots(w: &mut World, host: u16, boot: u32) {
+    let id = w.lab.host_dir(host).join(format!("boot-{boot}"));
+    std::fs::write(&id, format!("{boot:08x}-0000-4000-8000-000000000000\n")).unwrap();
+    let script = format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$@\"", id.display());
+    w.start_under(host, &["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    w.all_alive();
+}
+
+/// What a host tells of the database's ends: cause and incarnation of each.
+fn ends_of_db(w: &World, host: u16) -> Vec<(Cause, u32)> {
+    let is_end = |e: &HistoryEvent| e.app.as_deref() == Some("db") && e.cause.ends_process();
+    w.history(host).into_iter().filter(is_end).map(|e| (e.cause, e.incarnation)).collect()
+}
+
+#[test]
+fn what_ended_with_its_host_is_not_told_again_when_that_has_booted() {
+    let Some((mut w, mut db)) = three() else { return };
+    let before = w.view(2, "h1").unwrap().incarnation;
+    let mut watcher = w.monitor(2, "db@h1");
+    NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
+    w.kill_agent(1);
+    db.kill();
+    db.ended();
+    for host in [2, 3] {
+        w.event(host, "db ended with its host", |e| e.app.as_deref() == Some("db") && e.cause == Cause::SilentHost);
+    }
+    NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
+    boots(&mut w, 1, 2);
+    let after = w.view(2, "h1").unwrap().incarnation;
+    // It may even have the same pid again: it is another one, whose end is told.
+    let mut next = w.sleeper(1);
+    w.watch_known(1, "db", next.pid());
+    for host in [2, 3] {
+        assert_eq!(ends_of_db(&w, host), [(Cause::SilentHost, before)], "on h{host}");
+    }
+    next.kill();
+    next.ended();
+    for host in [2, 3] {
+        w.event(host, "the end of the next one", |e| (e.cause, e.incarnation) == (Cause::Killed, after));
+        let doomed_and_killed = [(Cause::SilentHost, before), (Cause::Doomed, after), (Cause::Killed, after)];
+        assert_eq!(ends_of_db(&w, host), doomed_and_killed, "on h{host}");
+    }
+    until("the watcher hears of both", || watcher.failures_of("db@h1") == 2);
+    let told: Vec<_> = watcher.failures().iter().map(|v| v.subject.incarnation).collect();
+    assert_eq!(told, [before, after]);
+}
+
+#[test]
+fn what_ended_with_a_host_that_booted_unnoticed_is_told_once_of_the_incarnation_in_which_it_ran() {
+    let Some((mut w, mut db)) = three() else { return };
+    let before = w.view(2, "h1").unwrap().incarnation;
+    let mut watchers = [w.monitor(2, "db@h1"), w.monitor(2, "@h1"), w.monitor(2, "*")];
+    for watcher in &mut watchers[1..] {
+        watcher.wait("db is introduced", |e| matches!(e, Event::Monitored(v) if named(v, "db@h1")));
+    }
+    w.signal_agent(2, libc::SIGSTOP);
+    w.kill_agent(1);
+    db.kill();
+    db.ended();
+    let id = w.lab.host_dir(1).join("boot");
+    std::fs::write(&id, "00000003-0000-4000-8000-000000000000\n").unwrap();
+    let script = format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$@\"", id.display());
+    w.start_under(1, &["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    w.signal_agent(2, libc::SIGCONT);
+    w.all_alive();
+    let mut next = w.sleeper(1);
+    w.watch_known(1, "db", next.pid());
+    assert_eq!(ends_of_db(&w, 2), [(Cause::Exited, before)]);
+    for watcher in &mut watchers {
+        let told = watcher.failure("db@h1");
+        assert_eq!((told.cause, told.code, told.subject.incarnation), (Cause::Exited, -1, before));
+    }
+    next.kill();
+    next.ended();
+    for watcher in &mut watchers {
+        until("the next end is told, too", || watcher.failures_of("db@h1") == 2);
+    }
+}
+
 /// What a switch hands to a host because of a crash elsewhere: changes, pulls and rows of others.
 /// One that a busy machine has lost a packet of is followed by another one.
 fn frames_of_a_crash(hosts: u16) -> Option<usize> {

@@ -25,7 +25,8 @@
 //! ([`Event::Runs`]): the verdict was wrong. What had ended when its host's table was first read
 //! here is no news, but for what ended since a former agent of this host read it. All this is true
 //! of each name of an instance: a watch that is ended under one name, *left*, says nothing of the
-//! same process under another.
+//! same process under another. What ran in another boot of its host ended in the incarnation in which
+//! it ran: it is told of that one, and confirms what was told before.
 
 pub mod contracts;
 pub mod copies;
@@ -150,8 +151,12 @@ pub enum Event {
     Lost {
         /// Its host.
         node: u32,
+        /// The last incarnation of its host in which it was known to run: not the one that is judged now.
+        incarnation: u32,
         /// Its row in the table that is lost.
         row: u32,
+        /// Its end was told before, as *doomed* or with its host.
+        confirms: bool,
         /// What was known of it, with its end.
         process: Box<Process>,
     },
@@ -232,6 +237,10 @@ struct Known {
     is_whole: bool,
     /// How far a former agent of this host had told its ends: epoch and version.
     former: Option<(u64, u64)>,
+    /// The last incarnation in which what runs there was known.
+    ran_in: u32,
+    /// The boot of its kernel, as it last said.
+    boot: u128,
     told: BTreeMap<Watch, Told>,
     /// When others were told last what is heard of it, by a report of it alone.
     stated_ns: u64,
@@ -541,6 +550,13 @@ impl Node {
         self.tell_held(node, now_ns);
         let known = self.hosts.entry(node).or_default();
         known.fenced = FencedView::default();
+        if known.is_handed_in || known.ran_in == 0 {
+            known.ran_in = known.incarnation;
+        }
+        if std::mem::replace(&mut known.boot, host.boot) != host.boot {
+            // Pids begin anew with each boot: what ended in another one is another process.
+            known.told.retain(|_, told| *told != Told::Ended);
+        }
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
         known.starting = None;
@@ -632,9 +648,11 @@ impl Node {
                 }
             }
             table::Event::Lost { former: row, content: Content::Process(process) } => {
-                let told = self.hosts.get_mut(&node).and_then(|known| known.told.remove(&watch_of(&process)));
-                if matches!(told, Some(Told::Runs | Told::Doomed | Told::Silent)) {
-                    self.events.push_back(Event::Lost { node, row, process: Box::new(process) });
+                let Some(known) = self.hosts.get_mut(&node) else { return };
+                let (told, incarnation) = (known.told.remove(&watch_of(&process)), known.ran_in);
+                if let Some(told @ (Told::Runs | Told::Doomed | Told::Silent)) = told {
+                    let (confirms, process) = (told != Told::Runs, Box::new(process));
+                    self.events.push_back(Event::Lost { node, incarnation, row, confirms, process });
                 }
             }
             table::Event::Lost { .. } => {}

@@ -21,12 +21,16 @@ fn id(at: usize) -> u32 {
 
 /// A host; `promises`: a fence that others have to confirm.
 fn node(at: usize, incarnation: u32, promises: bool) -> Node {
+    node_of_boot(at, incarnation, promises, 1)
+}
+
+fn node_of_boot(at: usize, incarnation: u32, promises: bool, boot: u128) -> Node {
     let mut owner = Owner::new(id(at), u64::from(incarnation));
     let fence = promises.then_some(FencePromise { timeout_ns: TIMEOUT, mode: ALL, host: false });
     let state = State::running(NOW);
     let host = Host {
         state,
-        boot: 1,
+        boot,
         size_max: 1000,
         renewed: false,
         fence,
@@ -45,6 +49,12 @@ fn meet(nodes: &mut [Node]) {
 
 /// The same, at a later time than before.
 fn meet_at(nodes: &mut [Node], now_ns: u64) {
+    exchange(nodes, now_ns);
+    nodes.iter_mut().for_each(|node| node.events.clear());
+}
+
+/// The same, and what became known waits to be taken.
+fn exchange(nodes: &mut [Node], now_ns: u64) {
     let (mut numbers, mut random) = (Numbers { others: now_ns, ..Numbers::default() }, now_ns);
     loop {
         let mut frames = Vec::new();
@@ -63,7 +73,7 @@ fn meet_at(nodes: &mut [Node], now_ns: u64) {
             }
         }
         if frames.is_empty() {
-            return nodes.iter_mut().for_each(|node| node.events.clear());
+            return;
         }
         for (header, kind, body) in &frames {
             for node in nodes.iter_mut().filter(|node| node.directory.owner().origin() != header.sender) {
@@ -539,4 +549,58 @@ fn multicast_that_is_not_delivered_is_told_once_and_that_it_is_again() {
     assert!(!entry.is_empty());
     assert_eq!(run(&mut a, 5_000, [9_000, 0]), [], "once");
     assert_eq!(run(&mut a, 100, [0, 0]), [(0, vec![])]);
+// ---- instances ----------------------------------------------------------------------------------------------
+
+const DB: Instance = Instance { pid: 7, start_ticks: 3 };
+
+fn process(state: State) -> Content {
+    Content::Process(Process { state, instance: DB, uid: 0, pbsize: 0, name: "db".into() })
+}
+
+fn end_of(row: u32, version: u64, cause: Cause) -> Change {
+    let state = State { cause, code: 9, ..State::running(NOW) };
+    Change { origin: id(0), row, version, state }
+}
+
+/// Every host learns what it can: hellos, pulls and their answers have their times.
+fn settle(nodes: &mut [Node], now_ns: u64) {
+    (0..20).for_each(|n| exchange(nodes, now_ns + n * 10 * MS));
+}
+
+/// What is told of processes: their ends by verdicts, with row, cause and whether it confirms.
+fn ends(node: &mut Node) -> Vec<(u32, Cause, bool)> {
+    let end = |event| match event {
+        Event::Act(Action::Verdict(v)) if v.app != 0 => Some((v.app, v.cause, v.confirms)),
+        _ => None,
+    };
+    events(node).into_iter().filter_map(end).collect()
+}
+
+#[test]
+fn what_ran_in_another_boot_ended_in_the_incarnation_in_which_it_ran_and_confirms_what_was_told() {
+    for is_doomed in [false, true] {
+        let mut nodes = hosts::<2>(false);
+        nodes[0].put(1, 2, process(State::running(NOW)), NOW).unwrap();
+        settle(&mut nodes, NOW + 2 * MS);
+        nodes[1].events.clear();
+        if is_doomed {
+            let doomed = end_of(1, 3, Cause::Doomed);
+            nodes[0].change(&doomed, NOW).unwrap();
+            nodes[1].handle_change(&header(0, 5), &doomed, Came::default(), NOW + 300 * MS).unwrap();
+            assert_eq!(ends(&mut nodes[1]), [(1, Cause::Doomed, false)]);
+        }
+        // By chance the next boot has a process of that name with the same pid and start time.
+        nodes[0] = node_of_boot(0, 9, false, 2);
+        nodes[0].put(1, 2, process(State::running(NOW)), NOW).unwrap();
+        settle(&mut nodes, NOW + 400 * MS);
+        let told = events(&mut nodes[1]);
+        let lost: Vec<_> = told.iter().filter(|event| matches!(event, Event::Lost { .. })).collect();
+        let is_right =
+            |event: &Event| matches!(event, Event::Lost { incarnation: 5, row: 1, confirms, .. } if *confirms == is_doomed);
+        assert!(lost.len() == 1 && is_right(lost[0]), "{told:?}");
+        assert!(told.iter().any(|event| matches!(event, Event::Runs { row: 1, is_back: false, .. })), "{told:?}");
+        let killed = end_of(1, 3, Cause::Killed);
+        nodes[1].handle_change(&header(0, 9), &killed, Came::default(), NOW + 800 * MS).unwrap();
+        assert_eq!(ends(&mut nodes[1]), [(1, Cause::Killed, false)], "of the next one");
+    }
 }
