@@ -50,6 +50,7 @@ impl Class {
             | Cause::Killed
             | Cause::OutOfMemory
             | Cause::Doomed
+            | Cause::Replaced
             | Cause::Left
             | Cause::AgentLost
             | Cause::SilentHost

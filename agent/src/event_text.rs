@@ -28,6 +28,7 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::Exited if code < 0 => format!("{what} has ended, how is not known{confirmed}"),
         Cause::Exited => format!("{what} exited with status {code}{confirmed}"),
         Cause::Killed => format!("{what} was ended by {}{confirmed}", signal_name(code)),
+        Cause::Replaced => format!("{what} was replaced: its process began another program or joined again, as a new instance"),
         Cause::OutOfMemory => format!("{what} was ended by the kernel, which was out of memory for it{confirmed}"),
         Cause::Doomed if code == 0 => format!("{what} is exiting and cannot be saved"),
         Cause::Doomed => format!("{what} is being ended by {} and cannot be saved", signal_name(code)),

@@ -85,6 +85,7 @@ const (
 	CauseHung           Cause = C.FIDE_CAUSE_HUNG
 	CauseOutOfMemory    Cause = C.FIDE_CAUSE_OUT_OF_MEMORY
 	CauseUnreachable    Cause = C.FIDE_CAUSE_UNREACHABLE
+	CauseReplaced       Cause = C.FIDE_CAUSE_REPLACED
 	CausePathUp         Cause = C.FIDE_CAUSE_PATH_UP
 	CauseReturned       Cause = C.FIDE_CAUSE_RETURNED
 	CauseContractKept   Cause = C.FIDE_CAUSE_CONTRACT_KEPT
@@ -105,7 +106,7 @@ func (c Cause) String() string { return C.GoString(C.fide_cause_name(C.uint32_t(
 // IsCrash tells whether a process that ended so has crashed: it did not say that it leaves.
 func (c Cause) IsCrash() bool {
 	switch c {
-	case CauseExited, CauseKilled, CauseDoomed, CauseOutOfMemory, CauseSilentHost:
+	case CauseExited, CauseKilled, CauseDoomed, CauseOutOfMemory, CauseReplaced, CauseSilentHost:
 		return true
 	}
 	return false

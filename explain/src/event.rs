@@ -29,7 +29,13 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
 /// The colour of a cause: an end is red, a fault yellow, what mends green.
 pub fn paint(cause: Cause) -> Paint {
     match cause {
-        Cause::Exited | Cause::Killed | Cause::OutOfMemory | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
+        Cause::Exited
+        | Cause::Killed
+        | Cause::OutOfMemory
+        | Cause::Doomed
+        | Cause::Replaced
+        | Cause::SilentHost
+        | Cause::Fenced => Paint::Red,
         Cause::AgentLost
         | Cause::Hung
         | Cause::PathDown

@@ -299,6 +299,10 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::OutOfMemory => {
             format!("The kernel of {node} ended {who} because memory had run out: its cgroup's, or the host's.")
         }
+        Cause::Replaced => format!(
+            "The process {who} had joined, and began another program (exec) or joined again: the instance that was watched ended, \
+             and what it held ended with it."
+        ),
         Cause::Doomed => {
             format!("{who} can no longer be saved, although it still existed when this was seen (code {}).", event.code)
         }

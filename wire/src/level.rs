@@ -42,6 +42,7 @@ impl Level {
             | Cause::Killed
             | Cause::OutOfMemory
             | Cause::Doomed
+            | Cause::Replaced
             | Cause::SilentHost
             | Cause::AgentLost
             | Cause::Hung => Level::Failure,

@@ -35,6 +35,9 @@ pub enum Cause {
     /// A host is silent here on every path, and another host that is heard here hears it: a network fault between these two hosts, never a
     /// crash. [`Cause::ContractKept`] ends it.
     Unreachable = 12,
+    /// The process goes on as another instance, which knows nothing of the former one: it had joined and began another program (`exec`), or
+    /// joined again. What the former instance held ended with it.
+    Replaced = 13,
     /// A path carries heartbeats again.
     PathUp = 16,
     /// A host came (back) with a new incarnation.
@@ -65,7 +68,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 25] = [
+    pub const ALL: [Cause; 26] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -78,6 +81,7 @@ impl Cause {
         Cause::Hung,
         Cause::OutOfMemory,
         Cause::Unreachable,
+        Cause::Replaced,
         Cause::PathUp,
         Cause::Returned,
         Cause::ContractKept,
@@ -115,6 +119,7 @@ impl Cause {
             Cause::Hung => "hung",
             Cause::OutOfMemory => "out-of-memory",
             Cause::Unreachable => "unreachable",
+            Cause::Replaced => "replaced",
             Cause::PathUp => "path-up",
             Cause::Returned => "returned",
             Cause::ContractKept => "contract-kept",
@@ -143,10 +148,10 @@ impl Cause {
         matches!(self, Cause::Left | Cause::SilentHost) || self.is_seen_end()
     }
 
-    /// Whether the kernel of its host saw the process end, or begin to.
+    /// Whether the kernel or the agent of its host saw the process end, or begin to.
     #[must_use]
     pub const fn is_seen_end(self) -> bool {
-        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory)
+        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory | Cause::Replaced)
     }
 
     /// Whether this is about the progress of a process that goes on existing. Such notices may follow each other any number of times; of

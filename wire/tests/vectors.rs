@@ -243,7 +243,7 @@ fn vectors() -> Value {
     add("one bit of the number flipped", &changed(&heartbeat, 23, 0xee), &ring);
     add("one bit of the tag flipped", &changed(&heartbeat, 47, heartbeat[47] ^ 1), &ring);
     add("one bit of a notice's code flipped", &changed(&noticed, 71, 8), &ring);
-    add("a cause nobody knows, signed", &resigned(changed(&noticed, 64, 12)), &ring);
+    add("a cause nobody knows, signed", &resigned(changed(&noticed, 64, 15)), &ring);
     add("a grade nobody knows, signed", &resigned(changed(&noticed, 65, 3)), &ring);
     add("a change of another host's table, signed", &resigned(changed(&noticed, 48, noticed[48] ^ 1)), &ring);
     add("a notice cut short, signed", &resigned(noticed[..79].to_vec()), &ring);

@@ -7,7 +7,7 @@ import struct
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
-CAUSES = set(range(1, 13)) | set(range(16, 29))
+CAUSES = set(range(1, 14)) | set(range(16, 29))
 HEARTBEAT, CHANGE, MESSAGE, PIGGYBACK, GROUPS = 1, 2, 8, 1, 2
 KINDS = {1, 2, 3, 4, 5, 6, 7, 8}
 

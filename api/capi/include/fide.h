@@ -123,6 +123,7 @@ enum fide_cause {
 	FIDE_CAUSE_HUNG = 10,            /* a process is there and makes no progress */
 	FIDE_CAUSE_OUT_OF_MEMORY = 11,   /* ended by the kernel, which was out of memory: its cgroup's or the host's; code is the signal */
 	FIDE_CAUSE_UNREACHABLE = 12,     /* silent here, and another host hears it: a network fault, never a crash */
+	FIDE_CAUSE_REPLACED = 13,        /* it had joined, and began another program (exec) or joined again: a new instance */
 	FIDE_CAUSE_PATH_UP = 16,
 	FIDE_CAUSE_RETURNED = 17,        /* a host came (back), as a new incarnation */
 	FIDE_CAUSE_CONTRACT_KEPT = 18,

@@ -218,6 +218,7 @@ pub fn cause_name(cause: u32) -> &'static CStr {
             Cause::Hung => c"hung",
             Cause::OutOfMemory => c"out-of-memory",
             Cause::Unreachable => c"unreachable",
+            Cause::Replaced => c"replaced",
             Cause::Progressing => c"progressing",
         },
     }

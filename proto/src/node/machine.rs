@@ -347,7 +347,8 @@ impl Node {
             return Err(NotYet);
         }
         let of = |content: &Content| matches!(content, Content::Process(p) if p.instance == instance && &*p.name == name);
-        Ok(replica.rows().find(|(_, content)| of(content)).and_then(|(_, content)| content.state()))
+        // One that was replaced goes on in a later row.
+        Ok(replica.rows().filter(|(_, content)| of(content)).last().and_then(|(_, content)| content.state()))
     }
 
     // ---- this host ------------------------------------------------------------------------------------------
@@ -844,6 +845,18 @@ impl Node {
             return Some(verdict);
         }
         let Some(watch) = watch(verdict.app) else { return Some(verdict) };
+        if verdict.cause == Cause::Replaced {
+            // The same process goes on in another row, which may have come first.
+            let goes_on = |(row, content): (u32, &Content)| {
+                row != verdict.app
+                    && matches!(content, Content::Process(p) if !p.state.cause.ends_process() && watch_of(p) == watch)
+            };
+            if !replica.is_some_and(|replica| replica.rows().any(goes_on)) {
+                let told = known.told.insert(watch, Told::Ended);
+                verdict.confirms = told == Some(Told::Silent);
+            }
+            return Some(verdict);
+        }
         let now = if verdict.cause == Cause::Doomed { Told::Doomed } else { Told::Ended };
         match known.told.insert(watch.clone(), now) {
             None | Some(Told::Runs) => {}

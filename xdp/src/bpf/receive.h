@@ -52,7 +52,7 @@ struct tcp { __be16 src, dst; __be32 seq, ack; __u8 offset, flags; } __attribute
 	 1U << FIDE_CAUSE_AGENT_LOST | 1U << FIDE_CAUSE_SILENT_HOST | 1U << FIDE_CAUSE_PATH_DOWN |                     \
 	 1U << FIDE_CAUSE_CONTRACT_BROKEN | 1U << FIDE_CAUSE_ISOLATED | 1U << FIDE_CAUSE_PATH_UP |                     \
 	 1U << FIDE_CAUSE_HUNG | 1U << FIDE_CAUSE_OUT_OF_MEMORY | 1U << FIDE_CAUSE_UNREACHABLE |                       \
-	 1U << FIDE_CAUSE_PROGRESSING |                                                                                \
+	 1U << FIDE_CAUSE_REPLACED | 1U << FIDE_CAUSE_PROGRESSING |                                                    \
 	 1U << FIDE_CAUSE_RETURNED | 1U << FIDE_CAUSE_CONTRACT_KEPT | 1U << FIDE_CAUSE_REJOINED |                      \
 	 1U << FIDE_CAUSE_OBSERVER_PAUSED | 1U << FIDE_CAUSE_NAME_CLASH | 1U << FIDE_CAUSE_FOREIGN_TRAFFIC |           \
 	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL |                            \

@@ -61,6 +61,7 @@ class Cause(_Enum):
     HUNG = 10
     OUT_OF_MEMORY = 11
     UNREACHABLE = 12
+    REPLACED = 13
     PATH_UP = 16
     RETURNED = 17
     CONTRACT_KEPT = 18
@@ -81,7 +82,9 @@ class Cause(_Enum):
         return self in _CRASHES
 
 
-_CRASHES = frozenset((Cause.EXITED, Cause.KILLED, Cause.DOOMED, Cause.OUT_OF_MEMORY, Cause.SILENT_HOST))
+_CRASHES = frozenset(
+    (Cause.EXITED, Cause.KILLED, Cause.DOOMED, Cause.OUT_OF_MEMORY, Cause.REPLACED, Cause.SILENT_HOST)
+)
 
 
 class Grade(_Enum):

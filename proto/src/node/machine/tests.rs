@@ -604,3 +604,27 @@ fn what_ran_in_another_boot_ended_in_the_incarnation_in_which_it_ran_and_confirm
         assert_eq!(ends(&mut nodes[1]), [(1, Cause::Killed, false)], "of the next one");
     }
 }
+
+/// Rows and changes come in any order.
+#[test]
+fn a_process_that_is_replaced_has_one_end_for_each_instance_in_whatever_order_they_come() {
+    let replaced = end_of(1, 3, Cause::Replaced);
+    for late in [false, true] {
+        let mut nodes = hosts::<2>(false);
+        nodes[0].put(1, 2, process(State::running(NOW)), NOW).unwrap();
+        settle(&mut nodes, NOW + 2 * MS);
+        nodes[1].events.clear();
+        nodes[0].change(&replaced, NOW).unwrap();
+        if !late {
+            nodes[1].handle_change(&header(0, 5), &replaced, Came::default(), NOW + 300 * MS).unwrap();
+            assert_eq!(ends(&mut nodes[1]), [(1, Cause::Replaced, false)]);
+        }
+        nodes[0].put(2, 4, process(State::running(NOW)), NOW).unwrap();
+        settle(&mut nodes, NOW + 400 * MS);
+        assert_eq!(ends(&mut nodes[1]), if late { vec![(1, Cause::Replaced, false)] } else { vec![] });
+        assert_eq!(nodes[1].became(id(0), DB, "db"), Ok(Some(State::running(NOW))), "the later one");
+        let killed = end_of(2, 5, Cause::Killed);
+        nodes[1].handle_change(&header(0, 5), &killed, Came::default(), NOW + 800 * MS).unwrap();
+        assert_eq!(ends(&mut nodes[1]), [(2, Cause::Killed, false)]);
+    }
+}

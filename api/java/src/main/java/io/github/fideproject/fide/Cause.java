@@ -28,6 +28,8 @@ public enum Cause {
     OUT_OF_MEMORY(11),
     /** Unreachable. */
     UNREACHABLE(12),
+    /** It had joined, and began another program or joined again: a new instance. */
+    REPLACED(13),
     /** Path up. */
     PATH_UP(16),
     /** Returned. */
@@ -86,7 +88,7 @@ public enum Cause {
      */
     public boolean isCrash() {
         return switch (this) {
-            case EXITED, KILLED, DOOMED, OUT_OF_MEMORY, SILENT_HOST -> true;
+            case EXITED, KILLED, DOOMED, OUT_OF_MEMORY, REPLACED, SILENT_HOST -> true;
             default -> false;
         };
     }
