@@ -36,7 +36,7 @@ use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
 use crate::wake::drain;
-use crate::watchlist::{Holder, Joining, Moves, Name, Origin, Owner, WatchRow, Watched};
+use crate::watchlist::{Holder, Joining, Moves, Name, Origin, Owner, Replaced, Session, WatchRow, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
@@ -53,7 +53,7 @@ use fide_xdp::{Start, StartWatch, Wanted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -155,6 +155,8 @@ const SETTLES_NS: u64 = 1_000_000_000;
 /// Starts looked at before clients have their turn, and in one second; beyond, all processes are searched.
 const STARTS_PER_TURN: usize = 32;
 const STARTS_PER_SECOND: u32 = 500;
+/// Starts that wait for their turn behind those that had to be read before it; beyond, all processes are searched.
+const STARTS_WAITING: usize = 4096;
 /// A socket that listens is in the kernel's tables a moment after that was told, or later where its process has to wait for a processor: it is looked for again
 /// after 1, 2, 4, … ms, so often.
 const LISTENS_LOOKS: u32 = 7;
@@ -237,6 +239,8 @@ pub struct Control {
     /// Tells of programs that are started and sockets that listen, as far as a standing watch may wait for them; how many were looked at in this second.
     starts: Option<StartWatch>,
     starts_taken: (u32, Instant),
+    /// Read out of the ring before their turn, for what had to be known of an `exec`.
+    starts_waiting: VecDeque<Start>,
     /// Until when a process that is watched now has not settled: it has just been started. 0: it was there before.
     settles_ns: u64,
     /// How long processes that are exiting may still be waited for in this turn.
@@ -475,6 +479,7 @@ impl Control {
             targets: Account::new(TARGETS),
             starts,
             starts_taken: (0, Instant::now()),
+            starts_waiting: VecDeque::new(),
             listening: Vec::new(),
             settles_ns: 0,
             exits_left_ms: select::EXITS_WITHIN_MS,
@@ -578,6 +583,7 @@ impl Control {
             }))
             .collect();
         let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty()) || !self.happened.is_empty();
+        let more = more || !self.starts_waiting.is_empty();
         let soon = self.connections.iter().any(|c| c.held.is_some() || !c.introducing.is_empty());
         let more = more || std::mem::take(&mut self.asked_over_http);
         let timeout_ms = match (more, self.checks.is_empty() && self.listening.is_empty(), soon) {
@@ -597,7 +603,7 @@ impl Control {
         }
         alive &= self.hear() && !self.loop_ended;
         self.exits_left_ms = select::EXITS_WITHIN_MS;
-        if ready(4) {
+        if ready(4) || !self.starts_waiting.is_empty() {
             self.started();
         }
         self.look_again();
@@ -1050,11 +1056,19 @@ impl Control {
             self.search_all();
         }
         for _ in 0..STARTS_PER_TURN {
-            let Some(start) = self.starts.as_mut().and_then(StartWatch::poll) else { return };
+            let told = self.starts_waiting.pop_front();
+            let Some(start) = told.or_else(|| self.starts.as_mut().and_then(StartWatch::poll)) else { return };
             tracing::debug!("{start:?}");
-            if let Start::HandedOver { app, .. } = start {
-                self.handed_over(app);
-                continue;
+            match start {
+                Start::HandedOver { app, .. } => {
+                    self.handed_over(app);
+                    continue;
+                }
+                Start::Exec { app, .. } => {
+                    self.runs_another_program(app);
+                    continue;
+                }
+                Start::Program(_) | Start::Listens(..) => {}
             }
             let (taken, since) = &mut self.starts_taken;
             if since.elapsed() >= Duration::from_secs(1) {
@@ -1068,9 +1082,73 @@ impl Control {
             match start {
                 Start::Program(pid) => self.newcomer(pid, |selector| !matches!(selector, Selector::Port(_) | Selector::Pid(_))),
                 Start::Listens(pid, port) => self.listens(pid, port, 0),
-                Start::HandedOver { .. } => {}
+                Start::HandedOver { .. } | Start::Exec { .. } => {}
             }
         }
+    }
+
+    // ---- processes that are replaced ----------------------------------------------------------------------------------------
+
+    /// Every `exec` that the kernel has told of up to now: before a process joins, since what joins is the new program.
+    fn note_execs(&mut self) {
+        for _ in 0..STARTS_WAITING {
+            match self.starts.as_mut().and_then(StartWatch::poll) {
+                Some(Start::Exec { app, .. }) => self.runs_another_program(app),
+                // One that handed over is waited for: it is never left out.
+                Some(other @ Start::HandedOver { .. }) => self.starts_waiting.push_back(other),
+                Some(other) if self.starts_waiting.len() < STARTS_WAITING => self.starts_waiting.push_back(other),
+                Some(_) => self.search_all(),
+                None => return,
+            }
+        }
+    }
+
+    /// A watched process runs another program from now on. If the former one had joined, that is over: the new one knows nothing of it. A process that only
+    /// others have watched goes on: a shell that becomes its server is ordinary.
+    fn runs_another_program(&mut self, app: u32) {
+        if self.core.ask(|answer| LoopRequest::Session(app, answer)).flatten().is_some() {
+            self.replaced(app);
+        }
+    }
+
+    /// The connection is closed by which a process had joined: by itself, by its end, or because it runs another program.
+    fn session_closed(&mut self, app: u32) {
+        if let Some(session) = self.core.ask(|answer| LoopRequest::Session(app, answer)).flatten()
+            && is_another_program(&session)
+        {
+            self.replaced(app);
+        }
+    }
+
+    /// The instance of this number has ended although its process lives. Whoever else has that process watched has a new one.
+    fn replaced(&mut self, app: u32) {
+        let Some(replaced) = self.core.ask(|answer| LoopRequest::Replaced(app, answer)).flatten() else { return };
+        let is_standing = self.standing.iter().any(|s| s.app == Some(app));
+        self.has_ended(app, None);
+        let Replaced { name, process, origin, owner, charged } = replaced;
+        if is_standing || origin == Origin::Joined {
+            return;
+        }
+        let found = self.resolver.target(process.pid).ok().filter(|found| found.identity() == process);
+        if let Some(found) = found
+            && let Err(e) = self.watch(&name, &found, (origin, owner), charged, None)
+        {
+            self.tell_of_watch(format!("the watch {name} has ended with the instance that was replaced: {}", e.what));
+        }
+    }
+
+    /// A process that had joined joins again: the former instance has ended, unless the same client goes on by another connection, or the same program does behind a
+    /// restart of this agent.
+    fn end_former_sessions(&mut self, name: &str, process: &Process, resumes: Option<u32>) -> Result<(), Refused> {
+        self.note_execs();
+        let sessions = self.core.ask(|answer| LoopRequest::Sessions(process.identity(), answer)).ok_or_else(stuck)?;
+        for session in sessions {
+            let joins_again = session.name == name && session.is_own && resumes != Some(session.app);
+            if joins_again || is_another_program(&session) {
+                self.replaced(session.app);
+            }
+        }
+        Ok(())
     }
 
     /// A process listens on a port, or is about to.
@@ -1418,6 +1496,7 @@ impl Control {
         fide_wire::names::check_app(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
         let account = joining.as_ref().map_or(process.uid, |joining| joining.account);
         let (pbsize, ring) = joining.as_ref().map_or((0, None), |joining| (joining.pbsize, joining.ring));
+        let image = joining.as_ref().and_then(|joining| joining.image);
         let watched = Watched {
             name: name.into(),
             pid: process.pid,
@@ -1436,6 +1515,7 @@ impl Control {
             hung: None,
             ends_connections: false,
             ring,
+            image,
             ended: None,
             ended_ns: 0,
             taken_at: 0,
@@ -1855,7 +1935,10 @@ impl Control {
         if let Some(ring) = c.ring {
             self.core.tell(LoopRequest::Unsubscribe(ring));
         }
-        // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell.
+        // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell. But an exec closes it, too.
+        if let Some(app) = c.joined {
+            self.session_closed(app);
+        }
     }
 
     /// The next kept events for those who asked for them and have read the last ones: root's connections first, the others for a slice of time.
@@ -1933,7 +2016,7 @@ impl Control {
             }
             Request::Became { instances } => plain(self.tell_what_became(i, &instances)?),
             Request::Unmonitor { target } => plain(self.unmonitor(i, &target)?),
-            Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
+            Request::Join { name, pbsize, resumes } => self.join(i, &name, pbsize, resumes).map(Some),
             Request::Progress { counter, limit_ns } => self.watch_counter(i, counter, limit_ns).map(Some),
             Request::EndConnections { name, ports } => self.connections_end(i, &name, ports).map(Some),
             Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
@@ -2189,19 +2272,21 @@ impl Control {
         }
     }
 
-    fn join(&mut self, i: usize, name: &str, pbsize: u32) -> Result<Answer, Refused> {
+    fn join(&mut self, i: usize, name: &str, pbsize: u32, resumes: Option<u32>) -> Result<Answer, Refused> {
         let c = &self.connections[i];
         if c.joined.is_some() {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
         }
         let process = c.own_process(&self.resolver)?;
         let (ring, uid, account) = (c.ring, c.peer.uid, c.peer.account);
+        self.end_former_sessions(name, &process, resumes)?;
+        let image = select::image(Path::new("/proc"), process.pid, process.start_ticks);
         let whose = self.join_as(name, &process, Owner::User(uid))?;
         let (bridge, fd) =
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
         let most = self.core.ask(LoopRequest::PiggybackMax).unwrap_or(0);
         let granted = pbsize.min(most);
-        let joining = Joining { pbsize: granted, bridge, ring, account };
+        let joining = Joining { pbsize: granted, bridge, ring, image, account };
         let app = match whose {
             Joins::Watched(app) => {
                 self.core.tell(LoopRequest::Rejoin(app, Box::new(joining)));
@@ -2419,6 +2504,12 @@ impl Control {
         }
         Ok((Reply::Done, None))
     }
+}
+
+/// Whether the process of a session runs another program than when it joined.
+fn is_another_program(session: &Session) -> bool {
+    let runs = || select::image(Path::new("/proc"), session.process.pid, session.process.start_ticks);
+    session.image.is_some_and(|joined| runs().is_some_and(|runs| runs != joined))
 }
 
 /// As what a process joins.

@@ -51,6 +51,9 @@ pub struct KeptWatch {
     pub charged: u32,
     /// Under whom what the process does is counted.
     pub account: u32,
+    /// The program that had joined, where that can be told ([`crate::select::image`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<u64>,
 }
 
 /// What an agent that is started finds of the one before.
@@ -436,7 +439,7 @@ mod tests {
     }
 
     fn watch() -> KeptWatch {
-        KeptWatch { uid: 1, origin: Origin::Operator, owner: 2, charged: 3, account: 4 }
+        KeptWatch { uid: 1, origin: Origin::Operator, owner: 2, charged: 3, account: 4, image: Some(u64::MAX) }
     }
 
     #[test]

@@ -167,6 +167,19 @@ pub fn lives(proc: &Path, pid: u32, start_ticks: u64) -> bool {
     stat_in(&dir).is_some_and(|main| main.start_ticks == start_ticks && has_thread(&dir, &main))
 }
 
+/// Tells the program that this process runs from the one that it ran before an `exec`: by where the kernel laid out its code and stack, at random (unless that
+/// is switched off). `None`: the process has ended or is exiting, or the agent may not see it.
+#[must_use]
+pub fn image(proc: &Path, pid: u32, start_ticks: u64) -> Option<u64> {
+    let line = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+    let stat = parse_stat(&line).filter(|s| s.start_ticks == start_ticks && !s.is_dead() && !s.is_exiting())?;
+    let rest = std::str::from_utf8(line.get(line.iter().rposition(|b| *b == b')')? + 1..)?).ok()?;
+    let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3)?.parse::<u64>().ok();
+    let (memory, code, stack) = (field(23)?, field(26)?, field(28)?);
+    // Without memory it is exiting; 1 instead of an address: not for everybody's eyes.
+    (memory != 0 && code != 1 && !stat.is_kernel_thread()).then_some(code.rotate_left(32) ^ stack)
+}
+
 /// Whether one of its threads, of which the main one is like this, is neither dead nor exiting.
 fn has_thread(dir: &Path, main: &Stat) -> bool {
     let runs = |s: &Stat| !s.is_dead() && !s.is_exiting();

@@ -120,6 +120,8 @@ pub struct Watched {
     pub ends_connections: bool,
     /// The ring of the connection it joined by, for `on_monitor_req`.
     pub ring: Option<u32>,
+    /// The program that had joined ([`crate::select::image`]), where that can be told.
+    pub image: Option<u64>,
     /// The end that was reported, and its code. Once set, nothing of it is piggybacked any more.
     pub ended: Option<(Cause, i32)>,
     /// When the end was reported (CLOCK_MONOTONIC).
@@ -142,6 +144,42 @@ impl Watched {
     pub const fn process(&self) -> Process {
         Process { pid: self.pid, start_ticks: self.start_ticks }
     }
+
+    /// Whether the process has joined, by this agent or the former one.
+    #[must_use]
+    pub const fn has_joined(&self) -> bool {
+        self.bridge.is_some() || self.image.is_some() || matches!(self.origin, Origin::Joined)
+    }
+}
+
+/// A process that has joined, as it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Its number.
+    pub app: u32,
+    /// Its name.
+    pub name: String,
+    /// The process.
+    pub process: Process,
+    /// It joined by this agent.
+    pub is_own: bool,
+    /// The program that had joined, where that can be told.
+    pub image: Option<u64>,
+}
+
+/// The watch of an instance that was replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its name.
+    pub name: String,
+    /// The process, as before.
+    pub process: Process,
+    /// Where the watch comes from.
+    pub origin: Origin,
+    /// Whose it is.
+    pub owner: u32,
+    /// Under whom it is counted.
+    pub charged: u32,
 }
 
 /// What a process that joins brings along.
@@ -152,6 +190,8 @@ pub struct Joining {
     pub bridge: Bridge,
     /// The ring of its connection.
     pub ring: Option<u32>,
+    /// Its program ([`crate::select::image`]), where that can be told.
+    pub image: Option<u64>,
     /// Under whom it is counted.
     pub account: u32,
 }
@@ -586,6 +626,7 @@ mod tests {
             hung: None,
             ends_connections: false,
             ring: None,
+            image: None,
             ended: None,
             ended_ns: 0,
             settles_ns: 0,

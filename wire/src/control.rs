@@ -100,6 +100,10 @@ pub enum Request {
         /// Piggyback bytes it would like to send on each heartbeat.
         #[serde(default)]
         pbsize: u32,
+        /// The number that this same client of this process had joined by, on a connection that is lost: it goes on. Without it a
+        /// process that had joined is a new instance, and the former one is *replaced*.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resumes: Option<u32>,
     },
     /// One of the progress counters on the caller's bridge (B10) is to be looked at: without movement for `limit_ns` while it is busy, the process is
     /// *hung*. Said again it changes the limit. Needs [`Request::Join`] on this connection.

@@ -24,6 +24,13 @@ pub enum Start {
         /// Its number.
         app: u32,
     },
+    /// The watched process of this number runs another program from now on (`exec`).
+    Exec {
+        /// Its pid.
+        pid: u32,
+        /// Its number.
+        app: u32,
+    },
 }
 
 impl Start {
@@ -34,6 +41,7 @@ impl Start {
             1 => Some(Start::Program(pid)),
             2 => Some(Start::Listens(pid, u16::try_from(what).ok()?)),
             3 => Some(Start::HandedOver { pid, app: what }),
+            4 => Some(Start::Exec { pid, app: what }),
             _ => None,
         }
     }

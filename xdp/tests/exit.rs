@@ -13,7 +13,7 @@ use fide_xdp::layout::RING_BYTES;
 use fide_xdp::{Mechanism, Ring, Setup, Start, StartWatch, Wanted};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -1221,6 +1221,29 @@ as_root! {
         assert!(all(&mut starts).len() > 1_000);
     }
 
+    fn another_program_of_a_watched_process_is_told_with_its_number_and_is_no_end() {
+        let mut w = Watch::new();
+        let mut starts = wanting(&mut w, &[], &[]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo; read line; exec sleep 1000"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        // The kernel tells of its own exec after whoever spawned it goes on.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let (pid, app) = (child.id(), 1_000 + child.id());
+        w.m.watch(pid, app, start_ticks(pid).unwrap()).unwrap();
+        assert_eq!(all(&mut starts), [], "what it did before");
+        drop(child.stdin.take());
+        let mut told = Vec::new();
+        wait_for("it runs another program", || {
+            told.extend(all(&mut starts));
+            !told.is_empty()
+        });
+        assert_eq!(told, [Start::Exec { pid, app }]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(w.of(app), vec![Doomed(9), ThenKilled(9)]);
+    }
+
     fn a_clean_end_before_it_has_settled_hands_over_and_any_other_is_told() {
         let mut w = Watch::new();
         let mut starts = wanting(&mut w, &[], &[]);
@@ -1231,7 +1254,9 @@ as_root! {
             drop(child.stdin.take());
             child.wait().unwrap();
             assert_eq!(w.m.watching(pid), None);
-            let handed_over = all(&mut starts);
+            let mut handed_over = all(&mut starts);
+            // Its own exec, which the kernel tells of after whoever spawned it goes on.
+            handed_over.retain(|start| *start != Start::Exec { pid, app });
             assert!(handed_over.is_empty() || handed_over == [Start::HandedOver { pid, app }]);
             (w.of(app), handed_over.len())
         };

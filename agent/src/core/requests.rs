@@ -9,7 +9,7 @@ use crate::check::{Answers, Whom};
 use crate::group_plan::GroupPlan;
 use crate::shares::EventSource;
 use crate::subscribers::{Made, Target, Want};
-use crate::watchlist::{Holder, Joining, Moves, Name, Origin, WatchRow, Watched};
+use crate::watchlist::{Holder, Joining, Moves, Name, Origin, Replaced, Session, WatchRow, Watched};
 use crossbeam_channel::Sender;
 use fide_proto::node::calibration;
 use fide_proto::services::groups::large::{Fetched, LargeId};
@@ -125,6 +125,12 @@ pub enum Request {
     HandOver { app: u32, origin: Origin, owner: u32 },
     /// A watched process joins.
     Rejoin(u32, Box<Joining>),
+    /// The live watches of this process under which it has joined.
+    Sessions(Process, Answer<Vec<Session>>),
+    /// A live process that has joined.
+    Session(u32, Answer<Option<Session>>),
+    /// A process that had joined runs another program, or joins again. Gives the watch that it had.
+    Replaced(u32, Answer<Option<Replaced>>),
     /// A process of this name and identity is watched.
     WatchedAs { name: String, process: Process, answer: Answer<Option<u32>> },
     /// The live process of this name.
@@ -234,6 +240,9 @@ impl Core {
             R::HandOn { app, child, uid, answer } => answer.give(self.hand_on(app, child, uid)),
             R::HandOver { app, origin, owner } => self.hand_over(app, origin, owner),
             R::Rejoin(app, joining) => self.rejoin(app, *joining),
+            R::Sessions(process, answer) => answer.give(self.sessions(process)),
+            R::Session(app, answer) => answer.give(self.session(app)),
+            R::Replaced(app, answer) => answer.give(self.replaced(app)),
             R::WatchedAs { name, process, answer } => answer.give(self.watched_as(&name, process)),
             R::Named(name, answer) => answer.give(self.process_named(&name)),
             R::Hung { name, number, answer } => answer.give(self.hung_since(&name, number)),

@@ -166,8 +166,14 @@ impl Core {
     /// Has the row written to the file, for the next agent.
     pub(super) fn keep_row(&self, row: u32) {
         let Some(row) = self.own_table().get(row) else { return };
-        let kept =
-            |w: &Watched| KeptWatch { uid: w.uid, origin: w.origin, owner: w.owner, charged: w.charged, account: w.account };
+        let kept = |w: &Watched| KeptWatch {
+            uid: w.uid,
+            origin: w.origin,
+            owner: w.owner,
+            charged: w.charged,
+            account: w.account,
+            image: w.image,
+        };
         let watch = self.watchlist.get(row.row).filter(|_| row.row != HOST_ROW).map(kept);
         self.say(Happened::Row(Box::new(row.clone()), watch));
     }
@@ -220,6 +226,7 @@ impl Core {
             hung: None,
             ends_connections: false,
             ring: None,
+            image: watch.image,
             ended: None,
             ended_ns: 0,
             taken_at: 0,
@@ -241,6 +248,11 @@ impl Core {
         } else if process.state.cause.is_progress() {
             // Its progress is judged anew.
             self.put_row(row, Content::Process(Process { state: State::running(now), ..process.clone() }), now);
+        }
+        let runs = || crate::select::image(Path::new("/proc"), pid, start_ticks);
+        if watch.image.is_some_and(|image| runs().is_some_and(|runs| runs != image)) {
+            // It had joined, and began another program while no agent ran.
+            self.replaced(row);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::clock::now_ns;
 use crate::subscribers::{Target, key};
-use crate::watchlist::{Joining, Origin, Watched};
+use crate::watchlist::{Joining, Origin, Replaced, Session, Watched};
 use fide_proto::detector;
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::{Record, RecordKind};
@@ -100,7 +100,9 @@ impl Core {
     #[must_use]
     pub fn crashed_ns(&self, app: u32) -> Option<u64> {
         let w = self.watchlist.get(app)?;
-        let is_crash = |(cause, code): (Cause, i32)| cause.is_seen_end() && (cause != Cause::Exited || code != 0);
+        let is_crash = |(cause, code): (Cause, i32)| {
+            cause.is_seen_end() && cause != Cause::Replaced && (cause != Cause::Exited || code != 0)
+        };
         w.ended.filter(|ended| is_crash(*ended)).map(|_| w.ended_ns)
     }
 
@@ -145,11 +147,11 @@ impl Core {
 
     /// A process that is watched joins, or has a new connection: its old bridge is of no use any more.
     pub fn rejoin(&mut self, app: u32, joining: Joining) {
-        let Joining { pbsize, bridge, ring, account } = joining;
+        let Joining { pbsize, bridge, ring, image, account } = joining;
         self.watchlist.count_under(app, account);
         if let Some(w) = self.watchlist.get_mut(app) {
             let former = w.bridge.replace(bridge);
-            (w.pbsize, w.ring, w.is_kept) = (pbsize, ring, false);
+            (w.pbsize, w.ring, w.image, w.is_kept) = (pbsize, ring, image, false);
             self.watchlist.dropped.extend(former);
             self.put_process(app, now_ns());
             // Its counters lie in the new one, and it will say which are to be looked at.
@@ -174,8 +176,36 @@ impl Core {
         }
     }
 
+    /// The live watches of this process under which it has joined.
+    #[must_use]
+    pub fn sessions(&self, process: fide_xdp::Process) -> Vec<Session> {
+        let of = self.watchlist.alive().filter(|(_, w)| w.process() == process && w.has_joined());
+        of.map(|(app, _)| app).filter_map(|app| self.session(app)).collect()
+    }
+
+    /// A live process that has joined.
+    #[must_use]
+    pub fn session(&self, app: u32) -> Option<Session> {
+        let w = self.watchlist.get(app).filter(|w| w.ended.is_none() && w.has_joined())?;
+        Some(Session { app, name: w.name.clone(), process: w.process(), is_own: w.bridge.is_some(), image: w.image })
+    }
+
+    /// A process that had joined runs another program, or joins again: the instance that was watched has ended. Gives the watch
+    /// that it had; `None` if it ended otherwise just before.
+    pub fn replaced(&mut self, app: u32) -> Option<Replaced> {
+        let w = self.watchlist.get(app).filter(|w| w.ended.is_none())?;
+        let (name, process) = (w.name.clone(), w.process());
+        let watch = Replaced { name, process, origin: w.origin, owner: w.owner, charged: w.charged };
+        self.end_living(app, Cause::Replaced).then_some(watch)
+    }
+
     /// A process leaves politely, or is no longer watched.
     pub fn unwatch(&mut self, app: u32) -> bool {
+        self.end_living(app, Cause::Left)
+    }
+
+    /// What is watched ends so, although the process lives. `false`: that ended just before.
+    fn end_living(&mut self, app: u32, cause: Cause) -> bool {
         let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return false };
         let (pid, name) = (w.pid, w.name.clone());
         self.receiver.unwatch(pid);
@@ -185,18 +215,11 @@ impl Core {
             return false;
         }
         let now = now_ns();
-        let notice = Notice {
-            notice: self.receiver.next_notice(),
-            app,
-            cause: Cause::Left,
-            grade: Grade::Certain,
-            flags: 0,
-            code: 0,
-            event_ns: now,
-        };
+        let notice =
+            Notice { notice: self.receiver.next_notice(), app, cause, grade: Grade::Certain, flags: 0, code: 0, event_ns: now };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
         self.keep_connections(app);
-        self.watchlist.end(app, Cause::Left, 0, now);
+        self.watchlist.end(app, cause, 0, now);
         self.progress.forget(app);
         self.write_change(&notice, now);
         let id = VerdictId::new(self.start.node, notice.notice);
@@ -205,14 +228,16 @@ impl Core {
             app,
             id: id.0,
             flags: Record::LOCAL,
-            ..self.host_record(Cause::Left, Grade::Certain, self.start.node, self.start.incarnation, now)
+            sent_ns,
+            received_ns: now,
+            ..self.host_record(cause, Grade::Certain, self.start.node, self.start.incarnation, now)
         };
         self.publish(self.start.node, app, &record, &[], false);
-        self.ended(self.start.node, app, Cause::Left);
+        self.ended(self.start.node, app, cause);
         let evidence = Evidence { event_ns: now, sent_ns, received_ns: now, ..Evidence::default() };
         let host = self.start.name.clone();
         self.tell(
-            Cause::Left,
+            cause,
             Grade::Certain,
             &host,
             self.start.incarnation,

@@ -4,12 +4,16 @@
 use fide_client::{Client, Connection};
 use fide_wire::control::{GroupOrder, Request, Selector};
 use std::io::BufRead;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const ROLE: &str = "FIDE_E2E_ROLE";
 pub const ARGUMENTS: &str = "FIDE_E2E_ARGUMENTS";
 pub const SOCKET: &str = "FIDE_E2E_SOCKET";
+/// What an application joins as before it is told anything.
+const JOINS: &str = "FIDE_E2E_JOINS";
 /// Before what an actor says.
 pub const MARK: &str = "ACTOR: ";
 
@@ -48,13 +52,32 @@ fn application(socket: &std::path::Path) {
     let client = Client::open(Some(socket)).unwrap();
     let mut progress: Vec<std::sync::Arc<fide_client::Progress>> = Vec::new();
     let ticking = std::sync::Arc::new(AtomicBool::new(false));
+    let mut others = Vec::new();
     say("ready");
+    if let Ok(name) = std::env::var(JOINS) {
+        outcome(client.join(&name, 0));
+    }
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         match words[0] {
             "join" => outcome(client.join(words[1], words[2].parse().unwrap())),
             "quit" => outcome(client.quit()),
+            // By another client of the same process.
+            "join-anew" => {
+                let other = Client::open(Some(socket)).unwrap();
+                outcome(other.join(words[1], 0));
+                others.push(other);
+            }
+            "rejoin" => outcome(client.reconnect().map(|resumed| resumed.joined.map(Result::unwrap))),
+            // Becomes another program.
+            "exec" => panic!("{}", Command::new(words[1]).args(&words[2..]).exec()),
+            // Becomes this very program again, which joins at once if it is told as what.
+            "exec-again" => {
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.args(std::env::args().skip(1)).env_remove(JOINS).envs(words.get(1).map(|name| (JOINS, name)));
+                panic!("{}", again.exec());
+            }
             // piggyback LENGTH FROM COUNT: messages that begin with a running number and are LENGTH bytes long.
             "piggyback" => {
                 let [length, from, count] = [1, 2, 3].map(|i| words[i].parse::<usize>().unwrap());

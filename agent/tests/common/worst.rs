@@ -121,7 +121,7 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
         1 => Request::Subscribe { socket_only: rng.once_in(2) },
         2 => Request::Monitor { target: target(rng), pbsize: rng.any() as u32, timeout_ns: rng.any() },
         3 => Request::Unmonitor { target: target(rng) },
-        4 => Request::Join { name: name(rng), pbsize: rng.any() as u32 },
+        4 => Request::Join { name: name(rng), pbsize: rng.any() as u32, resumes: (rng.below(2) == 0).then(|| rng.any() as u32) },
         5 => {
             let limit_ns = *rng.one_of(&[0, 1, 10_000_000, 20_000_000, 1_000_000_000, u64::MAX]);
             Request::Progress { counter: rng.below(20) as u32, limit_ns }

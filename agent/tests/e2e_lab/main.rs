@@ -22,6 +22,7 @@ mod ownership;
 mod partial;
 mod progress;
 mod redis;
+mod replaced;
 mod sentinel;
 mod shares;
 mod silence;

@@ -74,7 +74,7 @@ fn unwatch(name: &str) -> Request {
 }
 
 fn join(name: &str) -> Request {
-    Request::Join { name: name.into(), pbsize: 0 }
+    Request::Join { name: name.into(), pbsize: 0, resumes: None }
 }
 
 fn report(name: &str) -> Request {

@@ -117,7 +117,8 @@ pub struct Client {
 struct Control {
     connection: Arc<Connection>,
     monitored: BTreeMap<String, Resources>,
-    joined: Option<(String, u32)>,
+    /// Name, piggyback size wanted, and number.
+    joined: Option<(String, u32, u32)>,
     /// Ports whose connections end with this process.
     end_connections: Vec<u16>,
 }
@@ -319,6 +320,9 @@ impl Client {
     /// Listing 1 `join`: this process wants to be monitored under `name`, unique on this host, and to piggyback `pbsize`
     /// bytes at a time. Returns its number and the size granted. Blocks on the agent.
     ///
+    /// A process that had joined, by a client that is no more or by another one, is a new instance from here on: the former one
+    /// is reported as *replaced*, as it is when such a process begins another program (`exec`). [`Client::reconnect`] goes on.
+    ///
     /// From here on its end without [`Client::quit`] is a crash to those who monitor it, also when only the connection
     /// was dropped: closing a connection is not taken for leaving.
     ///
@@ -330,13 +334,14 @@ impl Client {
             return Err(Error::Invalid("a process needs a name to be monitored by".into()));
         }
         let mut control = lock(&self.control);
-        let joined = self.ask_to_join(&control.connection, name, pbsize)?;
-        control.joined = Some((name.to_owned(), pbsize));
+        let joined = self.ask_to_join(&control.connection, name, pbsize, None)?;
+        control.joined = Some((name.to_owned(), pbsize, joined.0));
         Ok(joined)
     }
 
-    fn ask_to_join(&self, connection: &Connection, name: &str, pbsize: u32) -> Result<(u32, u32), Error> {
-        let Response { reply, fds } = connection.request(&Request::Join { name: name.to_owned(), pbsize })?;
+    /// `resumes`: the number by which this client had joined.
+    fn ask_to_join(&self, connection: &Connection, name: &str, pbsize: u32, resumes: Option<u32>) -> Result<(u32, u32), Error> {
+        let Response { reply, fds } = connection.request(&Request::Join { name: name.to_owned(), pbsize, resumes })?;
         let Reply::Joined { app, pbsize, bridge_len } = reply else { return Err(connection.unexpected("joined", &reply)) };
         let fd = one_fd(fds, connection, "a bridge")?;
         let bridge = Bridge::map(fd.as_fd(), bridge_len).inspect_err(|_| connection.close())?;
@@ -364,7 +369,7 @@ impl Client {
     /// errors of [`Connection::request`].
     pub fn end_connections(&self, ports: &[u16]) -> Result<(), Error> {
         let mut control = lock(&self.control);
-        let Some((name, _)) = control.joined.clone() else {
+        let Some((name, ..)) = control.joined.clone() else {
             return Err(Error::Invalid("join first: connections end with a process that is watched".into()));
         };
         self.done(&control.connection, &Request::EndConnections { name, ports: ports.to_vec() })?;
@@ -681,16 +686,17 @@ impl Client {
         }
         let mut resumed = Resumed::default();
         let lasting = |error: &Error| matches!(error, Error::Refused(_));
-        if let Some((name, pbsize)) = &control.joined {
-            let answer = self.ask_to_join(&control.connection, name, *pbsize);
+        if let Some((name, pbsize, app)) = control.joined.clone() {
+            let answer = self.ask_to_join(&control.connection, &name, pbsize, Some(app));
             match answer {
                 Err(e) if !lasting(&e) => return Err(e),
                 Err(e) => {
                     control.joined = None;
                     resumed.joined = Some(Err(e));
                 }
-                ok => {
-                    resumed.joined = Some(ok);
+                Ok(joined) => {
+                    control.joined = Some((name.clone(), pbsize, joined.0));
+                    resumed.joined = Some(Ok(joined));
                     if !control.end_connections.is_empty() {
                         let request = Request::EndConnections { name: name.clone(), ports: control.end_connections.clone() };
                         match self.done(&control.connection, &request) {

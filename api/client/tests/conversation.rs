@@ -425,7 +425,7 @@ fn reconnecting_restores_what_was_asked_for() {
     let summary: Vec<_> = resumed.targets.iter().map(|(t, a)| (t.as_str(), a.as_ref().ok().map(|m| m.alive))).collect();
     assert_eq!(summary, [("@a", None), ("db@a", Some(true)), ("web@b", Some(false))]);
     let asked = agent.requests();
-    assert!(asked.contains(&Request::Join { name: "me".into(), pbsize: 77 }));
+    assert!(asked.contains(&Request::Join { name: "me".into(), pbsize: 77, resumes: Some(11) }));
     assert!(asked.contains(&Request::EndConnections { name: "me".into(), ports: vec![6379] }));
     assert!(asked.contains(&Request::Monitor { target: "db@a".into(), pbsize: 10, timeout_ns: 0 }));
     client.piggyback(b"again").unwrap();

@@ -320,11 +320,12 @@ struct {
 } watches SEC(".maps");
 
 /* What began on this host that a standing watch may wait for. */
-enum fide_start_kind { START_PROGRAM = 1, START_LISTENS, START_HANDED_OVER };
+enum fide_start_kind { START_PROGRAM = 1, START_LISTENS, START_HANDED_OVER, START_EXEC };
 struct fide_start {
 	__u32 kind; /* enum fide_start_kind */
 	__u32 pid;
-	__u32 what; /* the port that is listened on; the number of the watched process that ended cleanly before it had settled */
+	__u32 what; /* the port that is listened on; the number of the watched process that ended cleanly before it had settled,
+		    * or that runs another program now */
 	__u32 reserved;
 };
 

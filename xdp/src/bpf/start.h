@@ -26,10 +26,15 @@ static __always_inline void tell_start(__u32 kind, __u32 pid, __u32 what)
 		__sync_fetch_and_add(&my->starts_lost, 1);
 }
 
-/* By the name of the process, of its executable, or of its cgroup (a unit's). */
+/* By the name of the process, of its executable, or of its cgroup (a unit's). And a watched process that runs another program from now on: whether that
+ * ends what was watched is the agent's to say, before it looks whether a watch waits for it. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(fide_program_start, struct task_struct *task)
 {
+	__u32 app;
+
+	if (watch_of(task, &app))
+		tell_start(START_EXEC, task->tgid, app);
 	if (is_wanted(task->comm) || is_wanted(task->mm->exe_file->f_path.dentry->d_name.name) ||
 	    is_wanted(task->cgroups->dfl_cgrp->kn->name))
 		tell_start(START_PROGRAM, task->tgid, 0);

@@ -410,7 +410,7 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
         Request::Join { name, .. } if state.names.contains(name) => {
             alone(refused(ErrorCode::Exists, &format!("{name} is taken on this host")))
         }
-        Request::Join { name, pbsize } => {
+        Request::Join { name, pbsize, .. } => {
             state.names.push(name.clone());
             let memory = memfd(bridge::LEN);
             let fd = OwnedFd::from(memory.try_clone().unwrap());
