@@ -1054,6 +1054,27 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_told_from_the_one_before_an_exec_as_far_as_it_may_be_seen() {
+        let proc = std::env::temp_dir().join(format!("fide-select-image-{}", std::process::id()));
+        std::fs::create_dir_all(proc.join("42")).unwrap();
+        let image = |state: char, flags: u32, memory: u64, code: u64, stack: u64| {
+            let middle = format!("1 1 1 1 1 1 1 1 20 0 1 0 99 {memory} 1 1 {code} 1 {stack} 0 0");
+            std::fs::write(proc.join("42/stat"), format!("42 (d) b) {state} 1 1 1 0 -1 {flags} {middle}")).unwrap();
+            super::image(&proc, 42, 99)
+        };
+        let first = image('S', 0, 4096, 0x5555_0000, 0x7fff_1000);
+        assert!(first.is_some() && first == image('R', 0, 8192, 0x5555_0000, 0x7fff_1000));
+        assert_ne!(first, image('S', 0, 4096, 0x5555_0000, 0x7fff_2000));
+        assert_ne!(first, image('S', 0, 4096, 0x5556_0000, 0x7fff_1000));
+        assert!(image('R', 0, 4096, 0, 0).is_some_and(|image| Some(image) != first), "in the middle of an exec");
+        assert_eq!(image('S', 0, 0, 0, 0), None, "its memory is gone");
+        assert_eq!((image('Z', 0, 4096, 2, 2), image('S', 4, 4096, 2, 2)), (None, None), "dead, exiting");
+        assert_eq!(image('S', 0, 4096, 1, 0), None, "not for everybody's eyes");
+        assert_eq!(super::image(&proc, 42, 98), None, "another process");
+        std::fs::remove_dir_all(&proc).unwrap();
+    }
+
+    #[test]
     fn a_process_lives_as_long_as_one_of_its_threads() {
         let proc = std::env::temp_dir().join(format!("fide-select-lives-{}", std::process::id()));
         let thread = |tid: u32, state: char, flags: u32| {

@@ -409,7 +409,6 @@ fn boots(w: &mut World, host: u16, boot: u32) {
     std::fs::write(&id, format!("{boot:08x}-0000-4000-8000-000000000000\n")).unwrap();
     let script = format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$@\"", id.display());
     w.start_under(host, &["unshare", "--mount", "sh", "-c", &script, "sh"]);
-    w.all_alive();
 }
 
 /// What a host tells of the database's ends: cause and incarnation of each.
@@ -432,6 +431,7 @@ fn what_ended_with_its_host_is_not_told_again_when_that_has_booted() {
     }
     NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
     boots(&mut w, 1, 2);
+    w.all_alive();
     let after = w.view(2, "h1").unwrap().incarnation;
     // It may even have the same pid again: it is another one, whose end is told.
     let mut next = w.sleeper(1);
@@ -463,10 +463,7 @@ fn what_ended_with_a_host_that_booted_unnoticed_is_told_once_of_the_incarnation_
     w.kill_agent(1);
     db.kill();
     db.ended();
-    let id = w.lab.host_dir(1).join("boot");
-    std::fs::write(&id, "00000003-0000-4000-8000-000000000000\n").unwrap();
-    let script = format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$@\"", id.display());
-    w.start_under(1, &["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    boots(&mut w, 1, 3);
     w.signal_agent(2, libc::SIGCONT);
     w.all_alive();
     let mut next = w.sleeper(1);

@@ -1,9 +1,10 @@
 //! A process that had joined and runs another program (`exec`), or joins again, is a new instance: the former one has ended, and everybody is told.
 
-use crate::common::{Process, Setup, Watcher, World, certain, named, until};
+use crate::common::{Process, Setup, Watcher, World, actor, certain, named, until};
 use fide_client::Event;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::Cause;
+use std::io::Write;
 
 /// Two hosts, and an application on the first that has joined as `a`: its number there.
 fn joined() -> Option<(World, Process, u32)> {
@@ -210,6 +211,31 @@ fn what_was_replaced_while_no_agent_ran_is_told_by_the_next_one() {
     w.start(1);
     let told = watcher.failure("a@h1");
     assert_eq!((told.cause, told.subject.app), (Cause::Replaced, number));
+    w.all_alive();
+    assert_eq!(watcher.failures_of("a@h1"), 1);
+}
+
+/// The application is started by the one that becomes the agent, so that the two see each other; the kernel's programs know them by other numbers.
+#[test]
+fn without_the_start_watch_the_connection_that_an_exec_closes_tells() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    w.start(2);
+    let (lines, application) = (w.lab.host_dir(1).join("lines"), std::env::current_exe().unwrap());
+    assert!(std::process::Command::new("mkfifo").arg(&lines).status().unwrap().success());
+    let (role, socket) = (format!("{}=application", actor::ROLE), format!("{}={}", actor::SOCKET, w.socket(1).display()));
+    let script =
+        format!("{} --exact actor_role --include-ignored <{} & exec \"$0\" \"$@\"", application.display(), lines.display());
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", &script];
+    w.start_under(1, &[&["env", &role, &socket][..], &unshare].concat());
+    w.all_alive();
+    assert_eq!(w.status(1).exit_watch, "pidfd");
+    // Until here it has waited for somebody who writes.
+    let mut lines = std::fs::File::options().write(true).open(lines).unwrap();
+    writeln!(lines, "join a 0").unwrap();
+    w.known(1, "a");
+    let mut watcher = w.monitor(2, "a@h1");
+    writeln!(lines, "exec sleep 1000").unwrap();
+    assert_eq!(watcher.failure("a@h1").cause, Cause::Replaced);
     w.all_alive();
     assert_eq!(watcher.failures_of("a@h1"), 1);
 }
