@@ -31,8 +31,10 @@ impl Address {
         let family = if self.ip.is_ipv4() { "-4" } else { "-6" };
         // Duplicate address detection would keep the address from being used for a second; who has it is decided.
         let at_once = (self.ip.is_ipv6() && verb == "replace").then_some("nodad");
+        // Marked as one that moves: agents never work by it, and no connection of this host's begins at it.
+        let marked: &[&str] = if verb == "replace" { &["preferred_lft", "0"] } else { &[] };
         let mut command = Command::new("ip");
-        command.args([family, "address", verb, &self.config.ip, "dev", &self.config.interface]).args(at_once);
+        command.args([family, "address", verb, &self.config.ip, "dev", &self.config.interface]).args(at_once).args(marked);
         let out = command.output();
         let out = out.map_err(|e| format!("cannot run ip (package iproute2): {e}"))?;
         if out.status.success() {

@@ -5,7 +5,7 @@ use crate::server::Server;
 use anyhow::{Context as _, bail, ensure};
 use fide_wire::control::Selector;
 use serde::Deserialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 /// Where it is unless somebody says otherwise.
@@ -192,6 +192,49 @@ impl Config {
         Ok(())
     }
 
+    /// Where servers of other hosts reach this one's: what the file says, else by which this host's agent works (interface and
+    /// address, with or without prefix, by path). A link-local address means nothing to a server that is told no interface: the
+    /// global one of that interface takes its place. `listed`: /proc/net/if_inet6.
+    ///
+    /// # Errors
+    /// What to write into the file: there is no such address, or there are several.
+    pub fn told<'a>(&self, paths: impl Iterator<Item = (&'a str, &'a str)>, listed: &str) -> anyhow::Result<String> {
+        if let Some(address) = self.reached().0 {
+            return Ok(address.to_owned());
+        }
+        let bare = |address: &'a str| address.split('/').next().unwrap_or_default();
+        let paths: Vec<(&str, &str)> = paths.map(|(interface, address)| (interface, bare(address))).collect();
+        let known = || paths.iter().filter(|(_, address)| !address.is_empty());
+        let is_local = |address: &str| address.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_unicast_link_local());
+        if let Some((_, address)) = known().find(|(_, address)| !is_local(address)) {
+            return Ok((*address).to_owned());
+        }
+        let (interface, local) = known().next().or(paths.first()).context("the agent has no path")?;
+        // Nobody is told anything.
+        if self.is_cold() {
+            return Ok((*local).to_owned());
+        }
+        let moves = self.address.as_ref().map(Address::alone).transpose()?;
+        let found: Vec<Ipv6Addr> = globals(listed, interface).filter(|ip| moves != Some((*ip).into())).collect();
+        let kind = if self.redis.is_some() { "redis" } else { "postgresql" };
+        match found[..] {
+            [only] => Ok(only.to_string()),
+            [] => bail!(
+                "{kind}.address is missing: this host's agent works by {local}, a link-local address, {interface} has no global one, \
+                 and servers of other hosts cannot be told that one; give {interface} an address, or write the one by which others \
+                 reach this server"
+            ),
+            _ => {
+                let all: Vec<String> = found.iter().map(Ipv6Addr::to_string).collect();
+                bail!(
+                    "{kind}.address is missing: this host's agent works by {local}, a link-local address that servers of other hosts \
+                     cannot be told, and {interface} has several others; write the one that stays: {}",
+                    all.join(" or ")
+                )
+            }
+        }
+    }
+
     /// Reads and checks the file.
     ///
     /// # Errors
@@ -307,9 +350,50 @@ impl Config {
     }
 }
 
+/// The global addresses of an interface that stay: none that is temporary, deprecated (it moves) or not known to be unique.
+fn globals(listed: &str, interface: &str) -> impl Iterator<Item = Ipv6Addr> {
+    /// IFA_F_TEMPORARY, IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_TENTATIVE
+    const PASSING: u32 = 0x01 | 0x08 | 0x20 | 0x40;
+    listed.lines().filter_map(move |line| {
+        // Address, interface's number, length of the prefix, scope (0: global), flags, interface.
+        let [address, _, _, scope, flags, name] = line.split_whitespace().collect::<Vec<&str>>()[..] else { return None };
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        let stays = name == interface && u32::from_str_radix(scope, 16) == Ok(0) && flags & PASSING == 0;
+        stays.then(|| u128::from_str_radix(address, 16).ok().map(Ipv6Addr::from)).flatten()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_are_told_a_global_address_or_the_file_must_name_one() {
+        let listed = "fe8000000000000000000000000000a1 02 40 20 80     eth0\n\
+                      fd77000000000000000000000000000a 02 40 00 80     eth0\n\
+                      fd7700000000000000000000000000c8 02 40 00 22     eth0\n\
+                      fd77000000000000000000000000000c 02 40 00 80     eth1\n";
+        let config = Config::parse(WHOLE).unwrap();
+        let told = |config: &Config, paths: &[(&str, &str)], listed: &str| {
+            config.told(paths.iter().copied(), listed).map_err(|e| e.to_string())
+        };
+        let local = [("eth0", "fe80::a1/64"), ("eth1", "")];
+        assert_eq!(told(&config, &local, listed).unwrap(), "fd77::a");
+        assert_eq!(told(&config, &[("eth0", "fe80::a1"), ("eth1", "10.1.0.1/24")], listed).unwrap(), "10.1.0.1");
+        assert_eq!(told(&config, &[("eth0", "10.0.0.1/24"), ("eth1", "10.1.0.1/24")], listed).unwrap(), "10.0.0.1");
+        let none = told(&config, &local, "").unwrap_err();
+        assert!(none.starts_with("redis.address is missing") && none.contains("eth0 has no global one"), "{none}");
+        let several = format!("{listed}fd77000000000000000000000000000b 02 40 00 80 eth0\n");
+        let why = told(&config, &local, &several).unwrap_err();
+        assert!(why.ends_with("fd77::a or fd77::b"), "{why}");
+        // The address that moves is not this host's, marked or not.
+        let six = WHOLE.replace("10.0.0.9/24", "fd77::b/64");
+        assert_eq!(told(&Config::parse(&six).unwrap(), &local, &several).unwrap(), "fd77::a");
+        let named = WHOLE.replace("port = 6379", "port = 6379\n address = \"a.example\"");
+        assert_eq!(told(&Config::parse(&named).unwrap(), &local, "").unwrap(), "a.example");
+        let alone = WHOLE.replace("[redis]\n        port = 6379", "");
+        assert_eq!(told(&Config::parse(&alone).unwrap(), &local, "").unwrap(), "fe80::a1");
+    }
 
     const WHOLE: &str = r#"
         name = "orders"

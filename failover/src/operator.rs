@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::course::{Course, Entry};
-use crate::run::{create, groups, wall_ms};
+use crate::run::{create, groups, told, wall_ms};
 use anyhow::{Context as _, bail, ensure};
 use fide_client::group::{Event, Group, Options, Stage};
 use fide_client::{Client, Connection, Resources};
@@ -106,6 +106,7 @@ impl Operator {
             self.config.hosts
         );
         self.config.check_own(status.paths.iter().map(|path| path.address.as_str()))?;
+        told(&self.config, &status)?;
         for host in self.config.hosts.iter().filter(|host| **host != status.node) {
             let known = status.hosts.iter().find(|known| known.name == *host);
             match known {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
-use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, HostStatus, Reply, Request};
+use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, HostStatus, Reply, Request, Status};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,17 @@ const BEGIN_MAX: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(200);
 /// The state is handed to the agents behind so many entries, so that they keep no more.
 const SNAPSHOT_EVERY: u64 = 64;
+
+/// Where servers of other hosts reach this host's.
+///
+/// # Errors
+/// What to write into the file.
+pub fn told(config: &Config, status: &Status) -> anyhow::Result<String> {
+    // A kernel without IPv6 has no such file.
+    let listed = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    config.told(status.paths.iter().map(|path| (path.interface.as_str(), path.address.as_str())), &listed)
+}
+
 /// This host's clock, as people tell it, milliseconds since 1970.
 #[must_use]
 pub fn wall_ms() -> u64 {
@@ -226,13 +237,9 @@ impl Manager {
                 client
             }
         };
-        let (address, port) = self.config.reached();
-        let address = match address {
-            Some(address) => address.to_owned(),
-            None => status.paths.first().map(|path| path.address.clone()).context("the agent has no path")?,
-        };
-        let address = address.split_once('/').map_or(address.as_str(), |(ip, _)| ip);
-        let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
+        let address = told(&self.config, &status)?;
+        let port = self.config.reached().1;
+        let address = if address.contains(':') { format!("[{address}]") } else { address };
         self.link = Some(Link { client, group, watch_at: (!watched).then(Instant::now) });
         self.monitor_all()?;
         self.session += 1;

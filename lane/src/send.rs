@@ -52,17 +52,17 @@ impl PathSpec {
 }
 
 /// What an interface is like that a path may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     link: sys::Link,
-    source: IpAddr,
+    addresses: Vec<sys::Address>,
 }
 
-/// Looks at the interface of a path; `None`: it is not there, or has no address. Lists the addresses of the interface, and
+/// Looks at the interface of a path; `None`: it is not there. Lists the addresses of the interface, and
 /// waits for whoever changes an interface: nothing for a thread that others wait for.
 #[must_use]
 pub fn look(spec: &PathSpec) -> Option<Seen> {
-    Some(Seen { link: sys::link(&spec.interface).ok()?, source: source_address(spec).ok()? })
+    Some(Seen { link: sys::link(&spec.interface).ok()?, addresses: sys::addresses(&spec.interface).ok()? })
 }
 
 /// How multicast is to be sent.
@@ -212,7 +212,9 @@ pub enum LaneError {
         interface: String,
     },
     /// The interface has no usable address.
-    #[error("path {path}: interface {interface} has no {family} address (add one, or name a source that it has)")]
+    #[error(
+        "path {path}: interface {interface} has no {family} address of its own (deprecated ones, and keepalived's, move between hosts): add one, or name it as the path's address"
+    )]
     NoAddress {
         /// Which path.
         path: u8,
@@ -344,7 +346,7 @@ impl Lane {
         };
         let mut lane = Self { paths: [const { None }; PATHS], packet, options, sends: 0 };
         for spec in specs {
-            let state = lane.open_path(spec);
+            let state = lane.open_path(spec, None);
             if let Err(e) = &state {
                 if !matches!(e, LaneError::NoInterface { .. } | LaneError::NoAddress { .. }) {
                     return state.map(|_| lane);
@@ -361,12 +363,18 @@ impl Lane {
         Ok(lane)
     }
 
-    fn open_path(&self, spec: &PathSpec) -> Result<Open, LaneError> {
+    /// `in_use`: the address that the path had until now.
+    fn open_path(&self, spec: &PathSpec, in_use: Option<IpAddr>) -> Result<Open, LaneError> {
         let link = sys::link(&spec.interface).map_err(|e| match e.raw_os_error() {
             Some(libc::ENODEV | libc::ENXIO) => LaneError::NoInterface { path: spec.path, interface: spec.interface.clone() },
             _ => system(spec, "looking up the interface", e),
         })?;
-        let source = source_address(spec)?;
+        let all = sys::addresses(&spec.interface).map_err(|e| system(spec, "listing addresses", e))?;
+        let source = choose(spec, &all, in_use).ok_or_else(|| LaneError::NoAddress {
+            path: spec.path,
+            interface: spec.interface.clone(),
+            family: if spec.ipv6() { "IPv6" } else { "IPv4" },
+        })?;
         let udp = udp_socket(spec, &link, source, self.options)?;
         let framed = self.packet.is_some() && link.hardware == libc::ARPHRD_ETHER;
         let head = spec.group.filter(|_| framed).and_then(|group| {
@@ -568,8 +576,9 @@ impl Lane {
         let Some(Path { spec, state, copies, limit, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
             return Err(&LaneError::NoPath);
         };
+        let in_use = state.as_ref().ok().map(|open| open.source);
         drop(state); // frees the port that the new socket needs
-        let mut state = self.open_path(&spec);
+        let mut state = self.open_path(&spec, in_use);
         if let Ok(open) = &mut state
             && let Err(e) = open.copy_to(&spec, &copies, self.options)
         {
@@ -584,11 +593,13 @@ impl Lane {
 
     /// Whether the path's interface, as it was just seen, differs from the one in use: gone, back, or renumbered.
     #[must_use]
-    pub fn differs(&self, path: u8, seen: Option<Seen>) -> bool {
+    pub fn differs(&self, path: u8, seen: Option<&Seen>) -> bool {
         match self.slot(path) {
             None => false,
-            Some(Path { state: Ok(open), .. }) => seen != Some(Seen { link: open.link, source: open.source }),
-            Some(Path { state: Err(_), .. }) => seen.is_some(),
+            Some(Path { spec, state: Ok(open), .. }) => seen.is_none_or(|seen| {
+                seen.link != open.link || choose(spec, &seen.addresses, Some(open.source)) != Some(open.source)
+            }),
+            Some(Path { spec, state: Err(_), .. }) => seen.is_some_and(|seen| choose(spec, &seen.addresses, None).is_some()),
         }
     }
 
@@ -823,21 +834,46 @@ fn packet_socket(options: Options) -> io::Result<OwnedFd> {
 /// The highest that needs no privilege; maps to the first band of pfifo_fast, to mqprio classes and VLAN priorities.
 const PRIORITY: i32 = 6;
 
-fn source_address(spec: &PathSpec) -> Result<IpAddr, LaneError> {
-    let all = sys::addresses(&spec.interface).map_err(|e| system(spec, "listing addresses", e))?;
-    let missing = || LaneError::NoAddress {
-        path: spec.path,
-        interface: spec.interface.clone(),
-        family: if spec.ipv6() { "IPv6" } else { "IPv4" },
-    };
+/// Whether an address is marked as one that moves between hosts. `fide-failover` gives its addresses a preferred lifetime
+/// of 0, as other managers of such addresses do; keepalived writes its own protocol number beside them.
+fn moves(address: &sys::Address) -> bool {
+    const KEEPALIVED: u8 = 18;
+    address.flags & libc::IFA_F_DEPRECATED != 0 || address.protocol == KEEPALIVED
+}
+
+/// The address that a path sends from: the one configured, else the one in use while the interface has it, else the oldest
+/// that stays. The kernel lists the newest IPv6 address of a scope first: that may be one that moves and is not marked.
+fn choose(spec: &PathSpec, all: &[sys::Address], in_use: Option<IpAddr>) -> Option<IpAddr> {
+    let has = |wanted: IpAddr| all.iter().any(|a| a.ip == wanted);
     if let Some(wanted) = spec.source {
-        return all.contains(&wanted).then_some(wanted).ok_or_else(missing);
+        return has(wanted).then_some(wanted);
     }
-    let of_family = || all.iter().copied().filter(|a| a.is_ipv6() == spec.ipv6());
     // A link-local group is spoken to from a link-local address, everything else from a wider one where there is one.
-    let link_local = |a: &IpAddr| matches!(a, IpAddr::V6(a) if a.is_unicast_link_local());
     let narrow = matches!(spec.group, Some(IpAddr::V6(g)) if g.segments()[0] & 15 <= 2);
-    of_family().find(|a| link_local(a) == narrow).or_else(|| of_family().next()).ok_or_else(missing)
+    let fits = |ip: IpAddr| is_link_local(ip) == narrow;
+    let flagged = |a: &sys::Address, flag: u32| a.flags & flag != 0;
+    let rank = |at: usize, a: &sys::Address| {
+        // IFA_F_SECONDARY of an IPv4 address is IFA_F_TEMPORARY of an IPv6 one: neither is meant to stay longest.
+        let passing = flagged(a, libc::IFA_F_SECONDARY);
+        let unproven = flagged(a, libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED);
+        let place = if a.ip.is_ipv6() { all.len() - at } else { at };
+        (!fits(a.ip), unproven, passing, a.created, place)
+    };
+    let of_family = all.iter().enumerate().filter(|(_, a)| a.ip.is_ipv6() == spec.ipv6() && !moves(a));
+    let best = of_family.min_by_key(|(at, a)| rank(*at, a)).map(|(_, a)| a.ip);
+    match in_use.filter(|ip| has(*ip)) {
+        // One that does not fit was taken because there was no other yet.
+        Some(used) if fits(used) || best.is_none_or(|best| !fits(best)) => Some(used),
+        _ => best,
+    }
+}
+
+/// 169.254.0.0/16 or fe80::/10.
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    }
 }
 
 /// Bound to the interface and the address, for copies by unicast alone.

@@ -466,9 +466,21 @@ pub(crate) fn receive_coalescing(name: &str) -> io::Result<(u32, u32, bool)> {
     Ok((words[1], words[2], words[10] != 0))
 }
 
+/// An Internet address of an interface, as far as it matters whether it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) ip: IpAddr,
+    /// IFA_F_…
+    pub(crate) flags: u32,
+    /// IFA_PROTO: who put it there, where the kernel knows (Linux 5.18).
+    pub(crate) protocol: u8,
+    /// When it was put there: hundredths of a second, in which differences wrap around.
+    pub(crate) created: u32,
+}
+
 /// All Internet addresses of an interface in this thread's network namespace, in the kernel's order. Asks for those of this interface alone (Linux 4.20; an older
 /// kernel lists all): a host may have tens of thousands.
-pub(crate) fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
+pub(crate) fn addresses(name: &str) -> io::Result<Vec<Address>> {
     let index = link(name)?.ifindex;
     let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     // Without it the kernel does not look at the index.
@@ -508,7 +520,7 @@ fn bytes_at<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 /// Takes the addresses of an interface out of a datagram with RTM_NEWADDR messages. Whether it was the last; what the kernel refused is an error.
-fn listed(datagram: &[u8], index: u32, found: &mut Vec<IpAddr>) -> io::Result<bool> {
+fn listed(datagram: &[u8], index: u32, found: &mut Vec<Address>) -> io::Result<bool> {
     const HEADER: usize = 16;
     let mut rest = datagram;
     while let (Some(len), Some(kind)) = (bytes_at(rest, 0).map(u32::from_ne_bytes), bytes_at(rest, 4).map(u16::from_ne_bytes)) {
@@ -531,25 +543,31 @@ fn listed(datagram: &[u8], index: u32, found: &mut Vec<IpAddr>) -> io::Result<bo
     Ok(false)
 }
 
-/// The interface's own address (of a point-to-point link IFA_ADDRESS is the other end's) behind `struct ifaddrmsg`.
-fn address(message: &[u8]) -> Option<IpAddr> {
+/// The interface's own address (of a point-to-point link IFA_ADDRESS is the other end's) after `struct ifaddrmsg`.
+fn address(message: &[u8]) -> Option<Address> {
+    const IFA_PROTO: u16 = 11;
     let mut rest = message.get(8..)?;
     let (mut own, mut any) = (None, None);
+    let (mut flags, mut protocol, mut created) = (message[2].into(), 0, 0);
     while let (Some(len), Some(kind)) = (bytes_at(rest, 0).map(u16::from_ne_bytes), bytes_at(rest, 2).map(u16::from_ne_bytes)) {
         let Some(value) = rest.get(4..usize::from(len)) else { break };
-        let value = match i32::from(message[0]) {
+        let ip = || match i32::from(message[0]) {
             libc::AF_INET => bytes_at::<4>(value, 0).map(IpAddr::from),
             libc::AF_INET6 => bytes_at::<16>(value, 0).map(IpAddr::from),
             _ => None,
         };
         match kind {
-            libc::IFA_LOCAL => own = value,
-            libc::IFA_ADDRESS => any = value,
+            libc::IFA_LOCAL => own = ip(),
+            libc::IFA_ADDRESS => any = ip(),
+            libc::IFA_FLAGS => flags = bytes_at(value, 0).map_or(flags, u32::from_ne_bytes),
+            // struct ifa_cacheinfo: preferred, valid, created, updated
+            libc::IFA_CACHEINFO => created = bytes_at(value, 8).map_or(0, u32::from_ne_bytes),
+            IFA_PROTO => protocol = bytes_at(value, 0).map_or(0, u8::from_ne_bytes),
             _ => {}
         }
         rest = rest.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
     }
-    own.or(any)
+    Some(Address { ip: own.or(any)?, flags, protocol, created })
 }
 
 /// An epoll instance.
@@ -608,7 +626,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_has_its_addresses_and_no_others() {
         let found = addresses("lo").unwrap();
-        assert!(found.contains(&Ipv4Addr::LOCALHOST.into()), "{found:?}");
+        assert!(found.iter().any(|a| a.ip == IpAddr::from(Ipv4Addr::LOCALHOST)), "{found:?}");
         let elsewhere = addresses("no-such-if").unwrap_err();
         assert_eq!(elsewhere.raw_os_error(), Some(libc::ENODEV));
     }
@@ -640,7 +658,8 @@ mod tests {
         datagram.extend(body(7, &[(libc::IFA_ADDRESS, [10, 0, 0, 3])]));
         let mut found = Vec::new();
         assert!(!listed(&datagram, 7, &mut found).unwrap());
-        assert_eq!(found, [IpAddr::from(own), IpAddr::from([10, 0, 0, 3])]);
+        let ips: Vec<IpAddr> = found.iter().map(|a| a.ip).collect();
+        assert_eq!(ips, [IpAddr::from(own), IpAddr::from([10, 0, 0, 3])]);
         assert!(listed(&message(libc::NLMSG_DONE as u16, &[0; 4]), 7, &mut found).unwrap());
         let refused = listed(&message(libc::NLMSG_ERROR as u16, &(-libc::ENODEV).to_ne_bytes()), 7, &mut found).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));

@@ -270,7 +270,7 @@ fn a_second_agent_on_the_same_port_is_refused_with_the_reason() {
 }
 
 fn is_stale(lane: &Lane, path: u8) -> bool {
-    lane.differs(path, fide_lane::look(&specs(false)[usize::from(path)]))
+    lane.differs(path, fide_lane::look(&specs(false)[usize::from(path)]).as_ref())
 }
 
 #[test]
@@ -324,6 +324,47 @@ fn a_nic_that_vanishes_is_an_error_of_its_path_and_comes_back() {
             }
             ip(&format!("-n {} link set e1 up", net.b)).unwrap();
             net.settle(1);
+        });
+    }
+}
+
+#[test]
+fn an_address_in_use_is_kept_and_one_that_moves_is_never_taken() {
+    let Some(net) = Net::make("addresses that move") else { return };
+    let on = |words: &str| ip(&format!("-n {} addr {words}", net.a)).unwrap();
+    for ipv6 in [false, true] {
+        // Of each family one that the kernel lists before the first: the newest of its scope, or one of a narrower scope.
+        let (own, newer, newest, mark) = match ipv6 {
+            false => ("10.77.0.1/24", "10.77.9.8/24 scope link", "10.77.8.9/24 scope link", "preferred_lft 0"),
+            true => ("fd77:0::1/64", "fd77:0::8/64 nodad", "fd77:0::9/64 nodad", "preferred_lft 0"),
+        };
+        let ip_of = |text: &str| text.split('/').next().unwrap().parse::<IpAddr>().unwrap();
+        let spec = spec(0, ipv6);
+        Net::within(&net.a, || {
+            let is_stale = |lane: &Lane| lane.differs(0, fide_lane::look(&spec).as_ref());
+            let only = std::slice::from_ref(&spec);
+            let mut lane = open(only, SendMode::Auto, Options::default());
+            assert_eq!(lane.source(0), Some(ip_of(own)));
+            on(&format!("add {newer} dev e0"));
+            assert!(!is_stale(&lane), "the address in use is there");
+            refresh(&mut lane, 0);
+            assert_eq!(lane.source(0), Some(ip_of(own)), "after any other change of the interface, too");
+            drop(lane);
+            let mut lane = open(only, SendMode::Auto, Options::default());
+            assert_eq!(lane.source(0), Some(ip_of(own)), "a new agent takes the oldest");
+            // The address in use goes, and one that is marked stays beside another one.
+            on(&format!("add {newest} dev e0 {mark}"));
+            on(&format!("del {own} dev e0"));
+            assert!(is_stale(&lane));
+            refresh(&mut lane, 0);
+            assert_eq!(lane.source(0), Some(ip_of(newer)));
+            on(&format!("del {newer} dev e0"));
+            let why = lane.refresh(0).unwrap_err().to_string();
+            assert!(why.contains("move between hosts"), "{why}");
+            drop(lane);
+            let named = PathSpec { source: Some(ip_of(newest)), ..spec.clone() };
+            let lane = open(&[named], SendMode::Auto, Options::default());
+            assert_eq!(lane.source(0), Some(ip_of(newest)), "whoever names it means it");
         });
     }
 }

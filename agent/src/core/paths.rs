@@ -11,7 +11,7 @@ impl Core {
     /// The interface of a path was looked at: it is used anew if it is another than the one in use.
     pub fn path_seen(&mut self, path: u8, seen: Option<fide_lane::Seen>) {
         let is_missed = self.lane.ifindex(path).is_some() && !self.receiver.attached(path);
-        if self.lane.differs(path, seen) || is_missed {
+        if self.lane.differs(path, seen.as_ref()) || is_missed {
             self.refresh_path(path);
         } else {
             self.look_at_carrier(path.into(), now_ns());
