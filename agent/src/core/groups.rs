@@ -175,6 +175,13 @@ pub(super) struct Plans {
     witnessed: BTreeSet<Life>,
 }
 
+impl Plans {
+    /// Whether the configuration has a group of this name on this host.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.plans.iter().any(|plan| plan.name == name)
+    }
+}
+
 fn refused(error: Error) -> Refused {
     let (code, what) = match error {
         Error::Exists(what) => (ErrorCode::Exists, what),
@@ -986,7 +993,8 @@ impl Core {
     /// Later groups have higher numbers, whoever begins them.
     fn group_generation(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(1, |since| since.as_nanos() as u64).max(1)
+        // A clock that is far ahead leaves room for those behind it.
+        since.map_or(1, |since| since.as_nanos().min(1 << 62) as u64).max(1)
     }
 
     /// What LOWI waits for, in a group that this host begins: as the contract says of all that it

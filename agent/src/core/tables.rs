@@ -59,6 +59,12 @@ impl Interests {
     }
 }
 
+/// The row behind this one; `None`: the next one is a maintenance's.
+const fn next_interest(last: u32) -> Option<u32> {
+    let next = last.saturating_add(1);
+    if next < MAINTENANCE_FROM { Some(next) } else { None }
+}
+
 /// What is left of a former agent's table when this one begins.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
@@ -389,8 +395,14 @@ impl Core {
                 Some((_, known)) if *known == pbsize => continue,
                 Some((row, _)) => *row,
                 None => {
-                    self.interests.last_row = self.interests.last_row.saturating_add(1);
-                    self.interests.last_row
+                    let Some(row) = next_interest(self.interests.last_row) else {
+                        tracing::error!(
+                            "no number is left for what is monitored from here: restart this agent, which begins again"
+                        );
+                        break;
+                    };
+                    self.interests.last_row = row;
+                    row
                 }
             };
             self.interests.held.insert(of, (row, pbsize));
@@ -508,5 +520,17 @@ impl Core {
             };
             self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_interests_end_before_those_of_maintenances() {
+        assert_eq!(next_interest(INTERESTS_FROM), Some(INTERESTS_FROM + 1));
+        assert_eq!(next_interest(MAINTENANCE_FROM - 2), Some(MAINTENANCE_FROM - 1));
+        assert_eq!([MAINTENANCE_FROM - 1, u32::MAX].map(next_interest), [None, None]);
     }
 }

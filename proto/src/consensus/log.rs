@@ -1399,6 +1399,8 @@ impl Log {
     }
 
     fn applied_switch(&mut self, now_ns: u64, kind: Kind) {
+        // Behind the last epoch no engine follows: the entry is void, for all alike.
+        let Some(epoch) = self.epoch.checked_add(1) else { return };
         let setup = self.setup(now_ns, kind, false, None);
         // A kind that this build has not got is void; all members of a group run the same build.
         let Some(engine) = (self.build)(&setup) else { return };
@@ -1408,7 +1410,7 @@ impl Log {
         if let Some(old) = self.engine.replace(engine) {
             self.previous = Some((self.epoch, old, others));
         }
-        self.epoch += 1;
+        self.epoch = epoch;
         self.kind = kind;
         self.offered = 0;
     }

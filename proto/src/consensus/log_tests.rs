@@ -72,6 +72,16 @@ fn run(logs: &mut [Log; 2]) {
 }
 
 #[test]
+fn behind_the_last_epoch_no_engine_follows() {
+    let mut log = of(P1, 1);
+    log.epoch = Epoch::MAX - 1;
+    for (kind, epoch) in [(Kind::Huc, Epoch::MAX), (Kind::Hsuc, Epoch::MAX)] {
+        log.applied_switch(0, kind);
+        assert_eq!((log.epoch, log.kind()), (epoch, Kind::Huc));
+    }
+}
+
+#[test]
 fn a_leaver_counts_who_was_through_before_it() {
     let mut logs = [member(P1), member(P2)];
     logs[1].leave(0).unwrap();

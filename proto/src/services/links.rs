@@ -46,6 +46,8 @@ pub const MESSAGE_MAX: usize = 8 << 20;
 pub const RESEND_DOUBLINGS: u32 = 5;
 /// So many of the segments in flight are sent again before they are acknowledged.
 const RESENT_AT_ONCE: usize = 16;
+/// Segments on the wire are numbered from 1 to this, and from 1 again: 2³² are sent within a day on a busy link. 0 is none.
+const NUMBERS: u64 = u32::MAX as u64;
 /// Received segments that are acknowledged at once, whatever the wait.
 const ACK_AT: u32 = WINDOW / 4;
 
@@ -72,7 +74,7 @@ pub enum Refused {
 }
 
 struct Sent {
-    number: u32,
+    number: u64,
     piece: Arc<[u8]>,
     /// `u64::MAX` before it left.
     sent_ns: u64,
@@ -81,7 +83,7 @@ struct Sent {
 /// A segment for several.
 struct Shared {
     /// Node, and the link's number of it.
-    to: Vec<(u32, u32)>,
+    to: Vec<(u32, u64)>,
     piece: Arc<[u8]>,
     is_one_of_many: bool,
 }
@@ -110,12 +112,12 @@ struct Link {
     stream: VecDeque<u8>,
     in_flight: VecDeque<Sent>,
     in_flight_bytes: usize,
-    last_number: u32,
+    last_number: u64,
     doublings: u32,
     /// Every segment through this one came.
-    through: u32,
+    through: u64,
     /// What came before its turn.
-    early: BTreeMap<u32, Vec<u8>>,
+    early: BTreeMap<u64, Vec<u8>>,
     /// The begin of a message whose end has not come.
     partial: Vec<u8>,
     /// Since when something is to be acknowledged, and how many segments.
@@ -161,11 +163,31 @@ impl Link {
         self.ack_since_ns.map(|since_ns| since_ns.saturating_add(wait_ns))
     }
 
+    /// Which segment of this end has this number on the wire: one of those that were sent last.
+    fn sent_as(&self, on_wire: u32) -> Result<u64, Refused> {
+        if on_wire == 0 {
+            return Ok(0);
+        }
+        let before = (self.last_number + NUMBERS - u64::from(on_wire)) % NUMBERS;
+        let number = self.last_number.checked_sub(before).filter(|number| *number > 0 && before < NUMBERS / 2);
+        number.ok_or(Refused::Malformed)
+    }
+
+    /// Which segment of the other end has this number on the wire: the nearest to the one that is due.
+    fn came_as(&self, on_wire: u32) -> Result<u64, Refused> {
+        let due = self.through + 1;
+        let ahead = (u64::from(on_wire) + NUMBERS - due % NUMBERS) % NUMBERS;
+        if ahead < NUMBERS / 2 {
+            return Ok(due + ahead);
+        }
+        (due + ahead).checked_sub(NUMBERS).filter(|number| *number > 0).ok_or(Refused::Malformed)
+    }
+
     fn may_send(&self) -> bool {
         !self.stream.is_empty() && (self.in_flight.len() as u32) < WINDOW
     }
 
-    fn acknowledged(&mut self, through: u32) {
+    fn acknowledged(&mut self, through: u64) {
         let before = self.in_flight.len();
         while self.in_flight.front().is_some_and(|sent| sent.number <= through) {
             self.in_flight_bytes -= self.in_flight.pop_front().map_or(0, |sent| sent.piece.len());
@@ -320,19 +342,21 @@ impl Links {
         if link.incarnation != incarnation || to != self.incarnation {
             return Err(Refused::OldLife);
         }
-        if through > link.last_number || (number == 0) != piece.is_empty() || piece.len() > PIECE_MAX {
+        if (number == 0) != piece.is_empty() || piece.len() > PIECE_MAX {
             return Err(Refused::Malformed);
         }
+        let through = link.sent_as(through)?;
         link.acknowledged(through);
         if number == 0 {
             return Ok(());
         }
+        let number = link.came_as(number)?;
         link.ack_since_ns.get_or_insert(now_ns);
         link.unacked += 1;
         if number <= link.through {
             return Ok(()); // sent again, because our acknowledgement was late
         }
-        if number > link.through.saturating_add(WINDOW) {
+        if number > link.through + u64::from(WINDOW) {
             return Err(Refused::Malformed);
         }
         if number != link.through + 1 {
@@ -420,7 +444,7 @@ impl Links {
             let is_it = |sent: &&mut Sent| sent.number == *number && Arc::ptr_eq(&sent.piece, &shared.piece);
             let Some(sent) = link.in_flight.iter_mut().rev().find(is_it) else { continue };
             sent.sent_ns = now_ns;
-            for field in [*node, link.incarnation, *number, link.through] {
+            for field in [*node, link.incarnation, on_wire(*number), on_wire(link.through)] {
                 body.extend_from_slice(&field.to_be_bytes());
             }
             (link.ack_since_ns, link.unacked) = (None, 0);
@@ -461,9 +485,14 @@ impl Links {
     }
 }
 
-fn write_segment(body: &mut Vec<u8>, (node, incarnation): (u32, u32), number: u32, through: u32, piece: &[u8]) {
+/// The number of a segment as it is sent.
+const fn on_wire(number: u64) -> u32 {
+    if number == 0 { 0 } else { ((number - 1) % NUMBERS + 1) as u32 }
+}
+
+fn write_segment(body: &mut Vec<u8>, (node, incarnation): (u32, u32), number: u64, through: u64, piece: &[u8]) {
     body.clear();
-    for field in [node, incarnation, number, through] {
+    for field in [node, incarnation, on_wire(number), on_wire(through)] {
         body.extend_from_slice(&field.to_be_bytes());
     }
     body.extend_from_slice(piece);

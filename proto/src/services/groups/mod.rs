@@ -53,6 +53,8 @@ use std::sync::Arc;
 pub const GROUPS_MAX: usize = 64;
 /// Longest name, bytes.
 pub const NAME_MAX: usize = 64;
+/// The last generation that a group has. Groups that have none yet are kept above.
+pub const GENERATION_MAX: u64 = 1 << 63;
 /// All hosts of a new group answer within so long, or it does not begin (ns).
 pub const PREPARE_NS: u64 = 2_000_000_000;
 /// Who has prepared waits so long for the begin, or for a sign of it (ns).
@@ -862,6 +864,15 @@ impl Groups {
             && !group.is_void()
         {
             return Err(Error::Exists(format!("this host has a group {} already: it is {}", plan.name, group.stage.name())));
+        }
+        // A clock that was ahead when the log was written, and is right now, must not make the group that goes on an earlier one.
+        let written = self.saved.get(&plan.name).map_or(0, |saved| saved.generation);
+        plan.generation = plan.generation.max(written.saturating_add(1));
+        if plan.generation > GENERATION_MAX {
+            return Err(Error::Invalid(format!(
+                "the log of {} has the last generation: begin a group of another name",
+                plan.name
+            )));
         }
         self.may_begin(&plan).map_err(Error::Invalid)?;
         let others: BTreeSet<u32> = plan.members.iter().map(|b| b.node).filter(|node| *node != self.config.node).collect();
@@ -1798,7 +1809,11 @@ impl Groups {
         let invited = group.invited.values().find(|b| b.node == from && b.incarnation == incarnation).map(|b| b.member);
         let member = match invited {
             Some(member) if member > log.highest() => member,
-            _ => MemberId(log.highest().max(group.invited.keys().copied().max().unwrap_or(MemberId(0))).0.saturating_add(1)),
+            // The ids of a log are used once: behind the last one it takes no member any more.
+            _ => match log.highest().max(group.invited.keys().copied().max().unwrap_or(MemberId(0))).0.checked_add(1) {
+                Some(next) => MemberId(next),
+                None => return,
+            },
         };
         group.invited.retain(|_, binding| binding.node != from);
         group.invited.insert(member, Binding { member, node: from, incarnation });

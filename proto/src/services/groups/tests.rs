@@ -1813,6 +1813,44 @@ fn a_durable_group_does_not_begin_while_a_host_beside_it_has_more_of_its_log() {
     assert!(world.within(100, |world| world.runs(0) && world.runs(1)), "{:?}", world.status(0));
 }
 
+#[test]
+fn a_log_that_has_no_id_left_lets_nobody_in() {
+    let mut world = World::new(14, 2);
+    let mut plan = world.plan("g", Kind::Huc, &[0]);
+    plan.members[0].member = MemberId(u16::MAX);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| world.runs(0)));
+    world.nodes[1].groups.join(world.now_ns, "g").unwrap();
+    assert!(!world.within(500, |world| world.runs(1)));
+    assert!(world.runs(0), "the one that is in goes on");
+}
+
+/// Its log was begun in a boot with a clock of 2099.
+#[test]
+fn a_durable_group_goes_on_with_a_later_generation_than_its_log_whatever_the_clock_says() {
+    let mut world = World::new(14, 1);
+    world.durable = true;
+    let mark = |world: &World| world.nodes[0].groups.saved.get("g").map(Saved::mark).unwrap();
+    let ahead = Plan { generation: 1 << 62, ..world.plan("g", Kind::Huc, &[0]) };
+    world.nodes[0].groups.create(world.now_ns, ahead, false).unwrap();
+    assert!(world.within(100, |world| world.runs(0)));
+    let before = mark(&world);
+    assert_eq!(before.generation, 1 << 62);
+    for fresh in [false, true] {
+        let before = mark(&world);
+        world.nodes[0].groups.give_up(world.now_ns, "g").unwrap();
+        let right = world.plan("g", Kind::Huc, &[0]);
+        world.nodes[0].groups.create(world.now_ns, right, fresh).unwrap();
+        assert!(world.within(100, |world| world.runs(0) && mark(world) > before), "{fresh}: {before:?} {:?}", mark(&world));
+    }
+    // Behind the last one there is none.
+    world.nodes[0].groups.give_up(world.now_ns, "g").unwrap();
+    let last = Saved { generation: GENERATION_MAX, ..Saved::default() };
+    world.nodes[0].groups.handle_saved("g", last);
+    let right = world.plan("g", Kind::Huc, &[0]);
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, right, false), Err(Error::Invalid(why)) if why.contains("last")));
+}
+
 /// Its engine is known, then, and what it was is forgotten with it.
 #[test]
 fn a_member_is_given_up_without_the_others_who_go_on() {

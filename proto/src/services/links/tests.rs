@@ -93,6 +93,58 @@ fn what_is_acknowledged_is_not_sent_again_and_what_is_not_is() {
     assert_eq!((pair.ends[0].resent(), pair.received(1)), (1, vec![b"one".to_vec(), b"two".to_vec()]));
 }
 
+/// The numbers on the wire end, and begin again.
+#[test]
+fn a_link_goes_on_behind_the_last_number_of_its_segments() {
+    for before in [0, 1, 5, 200] {
+        let mut pair = Pair::new();
+        let at = NUMBERS - before;
+        pair.ends[0].links.get_mut(&2).unwrap().last_number = at;
+        pair.ends[1].links.get_mut(&1).unwrap().through = at;
+        let messages: Vec<Vec<u8>> = (0..2000u32).map(|n| vec![n as u8; 1 + n as usize % PIECE_MAX]).collect();
+        let (mut received, mut count) = (Vec::new(), 0);
+        for message in &messages {
+            pair.ends[0].send(2, message).unwrap();
+        }
+        // Every seventh segment is lost, every third comes late, and twice.
+        let mut fate = || {
+            count += 1;
+            match count {
+                n if n % 7 == 0 => vec![],
+                n if n % 3 == 0 => vec![MS / 2, 2 * MS],
+                _ => vec![0],
+            }
+        };
+        for _ in 0..10_000 {
+            pair.send(&mut fate);
+            pair.arrive();
+            received.extend(pair.received(1));
+            if !pair.step() {
+                break;
+            }
+        }
+        assert_eq!(received, messages);
+        assert_eq!(pair.ends[0].waiting(2), 0, "all of it is acknowledged");
+        assert!(pair.ends[0].links[&2].last_number > NUMBERS + 500);
+    }
+}
+
+#[test]
+fn numbers_of_segments_are_those_nearest_to_what_was_sent_and_received() {
+    let mut link = Link::new(1);
+    assert_eq!((on_wire(0), on_wire(1), on_wire(NUMBERS), on_wire(NUMBERS + 1)), (0, 1, u32::MAX, 1));
+    assert_eq!([0, 1, 7, u32::MAX].map(|n| link.sent_as(n).ok()), [Some(0), None, None, None], "nothing was sent");
+    assert_eq!([1, 7, u32::MAX].map(|n| link.came_as(n).ok()), [Some(1), Some(7), None]);
+    (link.last_number, link.through) = (NUMBERS + 3, NUMBERS + 3);
+    assert_eq!([u32::MAX, 1, 3, 4].map(|n| link.sent_as(n).ok()), [Some(NUMBERS), Some(NUMBERS + 1), Some(NUMBERS + 3), None]);
+    assert_eq!([u32::MAX, 3, 4].map(|n| link.came_as(n).ok()), [Some(NUMBERS), Some(NUMBERS + 3), Some(NUMBERS + 4)]);
+    for number in [1, 2, NUMBERS - 1, NUMBERS, NUMBERS + 1, 5 * NUMBERS + 77] {
+        (link.last_number, link.through) = (number, number);
+        assert_eq!((link.sent_as(on_wire(number)), link.came_as(on_wire(number))), (Ok(number), Ok(number)));
+        assert_eq!(link.came_as(on_wire(number + 1)), Ok(number + 1));
+    }
+}
+
 #[test]
 fn a_new_life_begins_with_nothing_of_the_former_one() {
     let mut pair = Pair::new();
