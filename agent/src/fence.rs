@@ -394,7 +394,7 @@ impl Driver {
             confirmations_needed: u32::try_from(rule.needed()).unwrap_or(u32::MAX),
             confirmed_by: rule.confirmers().map(&host_name).collect(),
             observers: rule.observers().map(&host_name).collect(),
-            waits_for: if config.mode == FenceMode::Sent { Vec::new() } else { rule.awaited().map(&host_name).collect() },
+            waits_for: if config.mode == FenceMode::Sent { Vec::new() } else { rule.awaited(now_ns).map(&host_name).collect() },
             interfaces: Vec::new(),
             gates: self.gates.iter().map(gate).collect(),
         }

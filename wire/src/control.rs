@@ -798,7 +798,7 @@ pub struct FenceStatus {
     /// All hosts of which so many must confirm, by name: those that this host has heard of and that have not left.
     #[serde(default)]
     pub observers: Vec<String>,
-    /// Those of them that confirm nothing now.
+    /// Those of them that have confirmed nothing new for `timeout_ns`.
     #[serde(default)]
     pub waits_for: Vec<String>,
     /// Interfaces that are guarded.

@@ -24,6 +24,23 @@ pub fn line(f: &FenceStatus, style: &Style) -> String {
     }
 }
 
+/// Everybody who counts.
+fn counted(f: &FenceStatus) -> String {
+    let all = if f.observers.is_empty() { "none was heard yet".into() } else { f.observers.join(", ") };
+    format!("needs confirmations of {} of these {} hosts: {all}", f.confirmations_needed, f.observers.len())
+}
+
+/// Whom it waits for, and what ends that.
+fn awaited(f: &FenceStatus) -> Option<String> {
+    let hint = "of a host that is gone for good: fide forget HOST";
+    (!f.waits_for.is_empty()).then(|| format!("waits for {} ({hint})", f.waits_for.join(", ")))
+}
+
+/// The same for the status, where others must confirm: also hosts that its table does not show, as they were never heard in this agent's time.
+pub fn who_counts(f: &FenceStatus) -> Vec<String> {
+    if f.mode == "sent" { Vec::new() } else { std::iter::once(counted(f)).chain(awaited(f)).collect() }
+}
+
 /// One line for the gate of an application.
 pub fn gate(g: &GateStatus, style: &Style) -> String {
     let state = style.paint(paint(&g.state), &g.state);
@@ -46,16 +63,9 @@ pub fn fence(f: &FenceStatus, style: &Style) -> String {
     }
     if f.mode != "sent" {
         let by = if f.confirmed_by.is_empty() { "nobody yet".into() } else { f.confirmed_by.join(", ") };
-        let _ = writeln!(
-            out,
-            "  needs confirmations of {} of these {} hosts: {}; confirmed by {by}",
-            f.confirmations_needed,
-            f.observers.len(),
-            if f.observers.is_empty() { "none was heard yet".into() } else { f.observers.join(", ") }
-        );
-        if !f.waits_for.is_empty() {
-            let hint = "of a host that is gone for good: fide forget HOST";
-            let _ = writeln!(out, "  waits for {} ({hint})", f.waits_for.join(", "));
+        let _ = writeln!(out, "  {}; confirmed by {by}", counted(f));
+        if let Some(awaited) = awaited(f) {
+            let _ = writeln!(out, "  {awaited}");
         }
     }
     if !f.interfaces.is_empty() {

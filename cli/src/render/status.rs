@@ -54,6 +54,9 @@ fn head(out: &mut String, s: &Status, style: &Style) {
 fn fence(out: &mut String, s: &Status, style: &Style) {
     if let Some(f) = &s.fence {
         let _ = writeln!(out, "  {}", super::fence::line(f, style));
+        for line in super::fence::who_counts(f) {
+            let _ = writeln!(out, "    {line}");
+        }
     }
     for g in &s.gates {
         let _ = writeln!(out, "  {}", super::fence::gate(g, style));
@@ -406,6 +409,25 @@ Packets that nobody wanted
   cache    pending     -     -  config                -      2
   db       alive    4242  1000  operator (1001)       1      3
   cache waits: the last one: killed; no process is named cached
+";
+        assert!(text.contains(expected), "\n{text}");
+    }
+
+    #[test]
+    fn everybody_who_counts_for_a_fence_is_named_also_who_is_not_among_the_hosts() {
+        let fence = fide_wire::control::FenceStatus {
+            state: "starting".into(),
+            mode: "acknowledged by majority".into(),
+            confirmations_needed: 2,
+            observers: ["h2", "h3", "ghost"].map(String::from).to_vec(),
+            waits_for: vec!["ghost".into()],
+            ..fide_wire::control::FenceStatus::default()
+        };
+        let text = status(&Status { fence: Some(fence), ..fixed() }, &Style::PLAIN);
+        let expected = "\
+  fence starting, acknowledged by majority: nothing is promised yet
+    needs confirmations of 2 of these 3 hosts: h2, h3, ghost
+    waits for ghost (of a host that is gone for good: fide forget HOST)
 ";
         assert!(text.contains(expected), "\n{text}");
     }

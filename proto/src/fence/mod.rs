@@ -102,6 +102,8 @@ struct Beat {
 struct Member {
     /// The latest number that it confirmed since the fence was (re)opened.
     number: u64,
+    /// When that became known here.
+    known_ns: u64,
     /// It has ever confirmed anything: it observes.
     observes: bool,
 }
@@ -177,7 +179,9 @@ impl Rule {
         let FenceMode::Acknowledged(_) = self.config.mode else { return None };
         let member = self.members.get_mut(&node)?;
         member.observes |= number > 0;
-        member.number = member.number.max(number);
+        if number > member.number {
+            (member.number, member.known_ns) = (number, known_ns);
+        }
         let number = self.confirmed_by_enough();
         self.count(number, known_ns)
     }
@@ -265,10 +269,11 @@ impl Rule {
         self.members.keys().copied()
     }
 
-    /// Those of them whose last confirmation, if there was one, extends nothing any more.
-    pub fn awaited(&self) -> impl Iterator<Item = u32> + '_ {
-        let oldest = self.beats.front().map_or(u64::MAX, |beat| beat.number);
-        self.members.iter().filter(move |(_, member)| member.number == 0 || member.number < oldest).map(|(node, _)| *node)
+    /// Those of them that have confirmed nothing new for a timeout.
+    pub fn awaited(&self, now_ns: u64) -> impl Iterator<Item = u32> + '_ {
+        let is_long_ago = move |known_ns: u64| now_ns.saturating_sub(known_ns) > self.config.timeout_ns;
+        let waits = move |member: &Member| member.number == 0 || is_long_ago(member.known_ns);
+        self.members.iter().filter(move |(_, member)| waits(member)).map(|(node, _)| *node)
     }
 
     // ---------------------------------------------------------------- innards

@@ -44,6 +44,23 @@ fn one_completed_copy_is_enough_where_the_policy_says_so() {
 }
 
 #[test]
+fn those_alone_are_waited_for_that_have_confirmed_nothing_for_a_timeout() {
+    let mut rule = Rule::new(config(MAJORITY));
+    rule.members([1, 2, 3]);
+    let awaited = |rule: &Rule, now_ns: u64| rule.awaited(now_ns).collect::<Vec<_>>();
+    assert_eq!(awaited(&rule, 0), [1, 2, 3]);
+    rule.sent(1, 0, 1, [true; PATHS]);
+    rule.confirmed(1, 1, 10);
+    assert!(rule.confirmed(2, 1, 20).is_some());
+    // Also right behind an extension, when nothing that was sent before counts any more.
+    assert_eq!(awaited(&rule, 20), [3]);
+    rule.sent(2, 30 * MS, 2, [true; PATHS]);
+    rule.confirmed(1, 2, 31 * MS);
+    rule.confirmed(2, 1, 40 * MS);
+    assert_eq!(awaited(&rule, 60 * MS), [2, 3], "what it had confirmed before is nothing new");
+}
+
+#[test]
 fn what_is_known_too_late_closes_for_good() {
     let mut rule = Rule::new(config(FenceMode::Sent));
     rule.sent(1, 0, 1, [true; PATHS]);
