@@ -1156,7 +1156,8 @@ impl Config {
         let mut noted = |checked: Result<Vec<String>, files::Unfit>| {
             checked.map(|doubts| warnings.extend(doubts)).map_err(|unfit| unfit.to_string())
         };
-        noted(files::check_place(&self.state, crate::state::is_ours, crate::state::NOT_OURS))?;
+        let is_state = |file: &std::fs::File| crate::state::is_ours_at(&self.state, file);
+        noted(files::check_place(&self.state, is_state, crate::state::NOT_OURS))?;
         noted(files::check_place(&beside(&self.state, ".new"), crate::state::is_ours, crate::state::NOT_OURS))?;
         for path in self.history.path.iter().flat_map(|path| crate::history::files_of(path)) {
             noted(files::check_place(&path, crate::history::is_ours, crate::history::NOT_OURS))?;

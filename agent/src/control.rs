@@ -655,7 +655,11 @@ impl Control {
                 Ok(Happened::Event(event, source)) => self.event(*event, source),
                 Ok(Happened::Row(row, watch)) => self.table.row(&row, watch),
                 Ok(Happened::Seen { node, epoch, version }) => self.table.seen(node, epoch, version),
-                Ok(Happened::Incarnation(n)) => self.state.set_own(n),
+                Ok(Happened::Incarnation(n)) => {
+                    // At once: others that see it would take a file that lacks it for an old one.
+                    self.state.set_own(n);
+                    self.has_met = true;
+                }
                 Ok(Happened::Groups(groups)) => {
                     // At once: an agent that is killed now comes back as a member.
                     self.state.set_groups(groups);
@@ -669,6 +673,21 @@ impl Control {
                 }
                 Ok(Happened::PeerIncarnation(name, n)) => {
                     self.state.set_peer(&name, n);
+                    self.has_met = true;
+                }
+                Ok(Happened::Met(name, n)) => {
+                    self.state.set_peer(&name, n);
+                    // Also if it was forgotten, or left while a former agent ran.
+                    self.state.set_left(&name, false);
+                    self.has_met = true;
+                }
+                Ok(Happened::Renamed(name)) => {
+                    self.keys.remove(&name);
+                    self.state.forget(&name);
+                    self.has_met = true;
+                }
+                Ok(Happened::OldState(heard)) => {
+                    self.state.is_old(|name| heard.contains(name));
                     self.has_met = true;
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -707,6 +726,7 @@ impl Control {
         self.integrations.happened(&event, source);
         if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
             self.state.set_left(&event.node, event.cause == Cause::Left);
+            self.has_met = true; // a restart must not count it
             if event.cause == Cause::Returned {
                 self.maintenance.host_joined();
             }
@@ -868,7 +888,7 @@ impl Control {
     fn forget(&mut self, host: String) -> Result<(), Refused> {
         self.core.ask(|answer| LoopRequest::Forget(host.clone(), answer)).ok_or_else(stuck)??;
         self.keys.remove(&host);
-        self.state.set_left(&host, true);
+        self.state.forget(&host);
         self.state.save().map_err(|what| Refused { code: ErrorCode::System, what })
     }
 

@@ -110,8 +110,14 @@ pub enum Happened {
     },
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),
-    /// Another host's incarnation, to be remembered.
+    /// A host is heard, in this incarnation: it is a member.
+    Met(String, u32),
+    /// What was before this incarnation of another host is over, to be remembered.
     PeerIncarnation(String, u32),
+    /// A host is no member any more: it has another name now.
+    Renamed(String),
+    /// The state on disk with which this agent began was an old one; and all hosts that it has heard since.
+    OldState(BTreeSet<String>),
     /// The groups that this host is a member of, to be remembered.
     Groups(BTreeSet<String>),
     /// A ring that no table of the loop names any more, to be taken out of use.
@@ -152,6 +158,8 @@ pub struct Start {
     pub node: u32,
     /// This agent's incarnation.
     pub incarnation: u32,
+    /// That of this host's former agent, by its file.
+    pub former_incarnation: Option<u32>,
     /// HB.
     pub period_ns: u64,
     /// Keys.
@@ -257,6 +265,8 @@ pub struct Core {
     unknown_rows: (u32, u32),
     /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
     former_ended: bool,
+    /// The incarnation with which this agent began.
+    first_incarnation: u32,
     former_known: BTreeMap<String, u32>,
     body: Vec<u8>,
     report_body: Vec<u8>,
@@ -302,6 +312,9 @@ struct Complaints {
     clash_count: u64,
     foreign: Complaint,
     urgent_lost: u64,
+    /// Others know incarnations of this host behind which none can be begun: how often they said so.
+    used_up: Complaint,
+    used_up_count: u64,
     /// Since when the fence should be armed; `u64::MAX`: that was told.
     fence: Option<u64>,
 }
@@ -373,6 +386,7 @@ impl Core {
             monitored_by: BTreeMap::new(),
             unknown_rows: (0, 0),
             former_ended: start.rebooted || fence.as_ref().is_some_and(|start| start.fence.closed().is_some()),
+            first_incarnation: start.incarnation,
             former_known: start.known.clone(),
             body: Vec::with_capacity(BODY_MAX),
             report_body: Vec::with_capacity(BODY_MAX),
@@ -421,6 +435,9 @@ impl Core {
             self.open_drops(path as u8);
         }
         self.node.expect_members(std::mem::take(&mut self.start.members));
+        for (name, incarnation) in &self.start.known {
+            self.node.note_seen(fide_wire::name_id(name), *incarnation);
+        }
         if let Some(FenceStart { fence, driver, recover }) = fence {
             let closed = fence.closed().map(|closed| closed.why);
             self.fence = Some(driver);

@@ -8,6 +8,7 @@
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;
 use crate::hooks::become_ordinary;
+use crate::owner::{self, Owner};
 use crossbeam_channel::Receiver;
 use fide_proto::consensus::log::Position;
 use fide_proto::group::{Entry, Value};
@@ -28,6 +29,9 @@ const ENTRIES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("entri
 const STATES: TableDefinition<&str, &[u8]> = TableDefinition::new("states");
 /// By name and number: a piece of that state.
 const PIECES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("pieces");
+/// Under [`OWNER`]: whose file it is, as JSON. Releases before wrote none.
+const OWNERS: TableDefinition<&str, &str> = TableDefinition::new("owner");
+const OWNER: &str = "owner";
 /// How heads and entries are written; another one is another file's.
 const FORMAT: u8 = 1;
 /// Most writes in one transaction.
@@ -48,37 +52,53 @@ struct Head {
 /// The file, and what it has.
 pub struct Store {
     path: PathBuf,
+    here: Owner,
     database: Option<Database>,
     /// Logs that lie in it as the loop last wrote them: others must be written whole first.
     whole: BTreeSet<String>,
 }
 
 impl Store {
-    /// Opens the file, if there is one, and reads all logs; or says why they cannot be read.
-    pub fn open(path: &Path) -> (Self, Result<BTreeMap<String, Saved>, String>) {
-        let mut store = Self { path: path.to_owned(), database: None, whole: BTreeSet::new() };
+    /// Opens the file, if there is one, and reads all logs; or says why they cannot be read. One of another host counts as none: `complaint` says so.
+    pub fn open(path: &Path, here: &Owner) -> (Self, Result<BTreeMap<String, Saved>, String>, Option<String>) {
+        let mut store = Self { path: path.to_owned(), here: here.clone(), database: None, whole: BTreeSet::new() };
         if !path.exists() {
-            return (store, Ok(BTreeMap::new()));
+            return (store, Ok(BTreeMap::new()), None);
         }
         let read = || {
-            let database = make(path)?;
+            // It would be taken for a new one.
+            anyhow::ensure!(path.metadata()?.len() > 0, "it is empty");
+            let mut database = make(path, here)?;
+            let other = owner_of(&database)?.filter(|owner| !owner.fits(here));
+            if let Some(other) = other {
+                return Ok(Err(other));
+            }
+            anyhow::ensure!(database.check_integrity()?, "pages of it are damaged");
             let logs = read(&database)?;
-            anyhow::Ok((database, logs))
+            note_owner(&database, here)?;
+            anyhow::Ok(Ok((database, logs)))
         };
-        let logs = match read() {
-            Ok((database, logs)) => {
+        // What a disk made of it may be more than the database expects.
+        let read = std::panic::catch_unwind(read).unwrap_or_else(|_| Err(anyhow::anyhow!("pages of it make no sense")));
+        let (logs, complaint) = match read {
+            Ok(Ok((database, logs))) => {
                 store.database = Some(database);
-                Ok(logs)
+                (Ok(logs), None)
+            }
+            Ok(Err(other)) => {
+                let why = other.unlike(here);
+                (Ok(BTreeMap::new()), Some(owner::put_aside(path, &[path.to_owned()], path, &why)))
             }
             Err(e) => {
                 let file = path.display();
-                Err(format!(
+                let why = format!(
                     "the logs of durable groups in {file} cannot be read ({e:#}): none runs on this host until that file is moved away and the agent \
                      started again, which gives up what only this disk has"
-                ))
+                );
+                (Err(why), None)
             }
         };
-        (store, logs)
+        (store, logs, complaint)
     }
 
     /// Writes what comes, until nobody has anything any more.
@@ -114,7 +134,7 @@ impl Store {
     fn write(&mut self, writes: &[Box<Write>]) -> anyhow::Result<()> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => make(&self.path)?,
+            None => make(&self.path, &self.here)?,
         };
         let transaction = database.begin_write()?;
         let mut whole = self.whole.clone();
@@ -133,8 +153,45 @@ impl Store {
     }
 }
 
+/// Whose file it is.
+fn owner_of(database: &Database) -> anyhow::Result<Option<Owner>> {
+    let owners = match database.begin_read()?.open_table(OWNERS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        owners => owners?,
+    };
+    let owner = owners.get(OWNER)?;
+    Ok(owner.map(|owner| serde_json::from_str(owner.value())).transpose()?)
+}
+
+fn note_owner(database: &Database, here: &Owner) -> anyhow::Result<()> {
+    if owner_of(database)?.as_ref() != Some(here) {
+        let transaction = database.begin_write()?;
+        transaction.open_table(OWNERS)?.insert(OWNER, serde_json::to_string(here)?.as_str())?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// The logs in this file are this host's from now on, if there are any.
+///
+/// # Errors
+/// In words.
+pub(crate) fn adopt(path: &Path, here: &Owner) -> Result<(), String> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let noted = Database::create(path).map_err(anyhow::Error::from).and_then(|database| note_owner(&database, here));
+    noted.map_err(|e| format!("{}: {e:#}", path.display()))
+}
+
+/// Whether such a database lies beside this state.
+pub(crate) fn is_beside(state: &Path) -> bool {
+    let file = crate::files::open_kept(&crate::history::beside(state, ".groups"), false, false);
+    file.is_ok_and(|file| crate::files::beginning(&file, 4).is_ok_and(|bytes| bytes == b"redb"))
+}
+
 /// The database, made if it is not there; for this user alone.
-fn make(path: &Path) -> anyhow::Result<Database> {
+fn make(path: &Path, here: &Owner) -> anyhow::Result<Database> {
     if path.symlink_metadata().is_ok() {
         return Ok(Database::create(path)?);
     }
@@ -146,6 +203,7 @@ fn make(path: &Path) -> anyhow::Result<Database> {
     let _ = std::fs::remove_file(&new); // there is none, unless that has happened
     std::fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
     let database = Database::create(&new)?;
+    note_owner(&database, here)?;
     std::fs::rename(&new, path)?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(dir)?.sync_all()?;
@@ -270,6 +328,12 @@ mod tests {
         Box::new(Write { name: name.into(), generation: 7, index: 0, what })
     }
 
+    fn open(path: &Path) -> (Store, BTreeMap<String, Saved>) {
+        let (store, logs, complaint) = Store::open(path, &Owner::default());
+        assert_eq!(complaint, None);
+        (store, logs.unwrap())
+    }
+
     fn whole(numbers: std::ops::RangeInclusive<u64>) -> What {
         What::Whole(Saved { generation: 7, lineage: 5, entries: numbers.map(entry).collect(), ..Saved::default() })
     }
@@ -279,26 +343,97 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, new) = (dir.path().join("state.json.groups"), dir.path().join("state.json.groups.new"));
         std::fs::write(&new, [0; 4096]).unwrap();
-        let database = make(&path).unwrap();
+        let database = make(&path, &Owner::default()).unwrap();
         assert!(path.is_file() && !new.exists() && read(&database).unwrap().is_empty());
         drop(database);
-        assert!(read(&make(&path).unwrap()).unwrap().is_empty());
+        assert!(read(&make(&path, &Owner::default()).unwrap()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn another_hosts_logs_are_moved_aside_and_those_of_a_former_release_are_taken() {
+        let host = |node: &str| Owner { cluster: "c".into(), node: node.into(), machine: String::new() };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json.groups");
+        let (mut store, ..) = Store::open(&path, &host("h1"));
+        store.write(&[write("a", whole(1..=3))]).unwrap();
+        drop(store);
+        assert_eq!(Store::open(&path, &host("h1")).1.unwrap().len(), 1);
+        let (mut store, logs, complaint) = Store::open(&path, &host("h2"));
+        assert!(logs.unwrap().is_empty() && complaint.unwrap().contains("state.json.groups.aside-1"));
+        let aside = dir.path().join("state.json.groups.aside-1/state.json.groups");
+        assert!(aside.exists() && !path.exists());
+        store.write(&[write("b", whole(1..=1))]).unwrap();
+        drop(store);
+        assert!(Store::open(&path, &host("h2")).1.unwrap().contains_key("b"));
+        adopt(&aside, &host("h2")).unwrap();
+        assert!(Store::open(&aside, &host("h2")).1.unwrap().contains_key("a"));
+        // A file that names nobody.
+        let old = dir.path().join("old");
+        let database = Database::create(&old).unwrap();
+        let transaction = database.begin_write().unwrap();
+        apply(&transaction, &write("a", whole(1..=3))).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        assert_eq!(Store::open(&old, &host("h1")).1.unwrap().len(), 1);
+        assert!(Store::open(&old, &host("h2")).2.is_some(), "it names its host since");
+    }
+
+    /// Whatever a disk makes of the file, the agent starts, and is told of no log but those that were written, as they were.
+    #[test]
+    fn damaged_and_foreign_logs_make_no_member_and_no_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs");
+        let (mut store, _) = open(&path);
+        store.write(&[write("a", whole(1..=30)), write("b", whole(1..=3))]).unwrap();
+        store.write(&[write("a", What::Entries(31, vec![entry(31)]))]).unwrap();
+        drop(store);
+        let (store, logs) = open(&path);
+        drop(store);
+        let whole = std::fs::read(&path).unwrap();
+        let mut seed = 7u64;
+        let mut random = |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % n
+        };
+        let mut refused = 0;
+        for n in 0..200 {
+            let mut bytes = whole.clone();
+            // Most of the file is room that was never used.
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            let (at, len) = (random(if n % 4 == 0 { 4096 } else { used }), 1 + random(300));
+            let end = (at + len).min(used);
+            match n % 5 {
+                0 => bytes[at] ^= 1 << random(8),
+                1 => bytes[at..end].fill(0),
+                2 => (at..end).for_each(|i| bytes[i] = random(256) as u8),
+                3 => bytes.truncate(at),
+                _ => bytes.fill(0),
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            match Store::open(&path, &Owner::default()).1 {
+                Ok(read) => assert!(read.iter().all(|(name, saved)| logs.get(name) == Some(saved)), "{n}: {read:?}"),
+                Err(why) => {
+                    refused += 1;
+                    assert!(why.contains("cannot be read"), "{n}: {why}");
+                }
+            }
+        }
+        assert!(refused > 50, "{refused}");
     }
 
     #[test]
     fn what_was_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs");
-        let (mut store, logs) = Store::open(&path);
-        assert!(logs.unwrap().is_empty() && !path.exists(), "no file for nothing");
+        let (mut store, logs) = open(&path);
+        assert!(logs.is_empty() && !path.exists(), "no file for nothing");
         let more = What::Entries(4, vec![entry(4), entry(5)]);
         store.write(&[write("a", whole(1..=3)), write("b", whole(1..=1)), write("a", more)]).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap()) & 0o777, 0o600);
         store.write(&[write("a", What::Snapshot(4, vec![9].into(), None))]).unwrap();
         store.write(&[write("a", What::Entries(6, vec![entry(6)]))]).unwrap();
         drop(store);
-        let (mut store, logs) = Store::open(&path);
-        let logs = logs.unwrap();
+        let (mut store, logs) = open(&path);
         let a = &logs["a"];
         assert_eq!((a.generation, a.lineage, a.snapshot_position, a.snapshot.as_deref()), (7, 5, 4, Some(&[9][..])));
         assert_eq!((&a.entries[..], logs["b"].entries.len()), (&[entry(5), entry(6)][..], 1));
@@ -306,7 +441,7 @@ mod tests {
         store.write(&[write("a", What::Entries(9, vec![entry(9)]))]).unwrap();
         store.write(&[write("b", whole(1..=2))]).unwrap();
         drop(store);
-        let logs = Store::open(&path).1.unwrap();
+        let logs = open(&path).1;
         assert_eq!((logs["a"].mark().position, logs["b"].mark().position), (6, 2));
     }
 
@@ -314,7 +449,7 @@ mod tests {
     fn a_large_state_is_written_with_its_snapshot_and_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs");
-        let (mut store, _) = Store::open(&path);
+        let (mut store, _) = open(&path);
         let large = |serial, byte: u8| {
             let mut bytes = Builder::default();
             bytes.push(&[byte; 100_000]);
@@ -324,14 +459,13 @@ mod tests {
         let snapshot = |position, large| What::Snapshot(position, vec![9].into(), large);
         store.write(&[write("a", snapshot(1, Some(large(1, 7)))), write("b", snapshot(2, Some(large(2, 8))))]).unwrap();
         drop(store);
-        let (mut store, logs) = Store::open(&path);
-        let logs = logs.unwrap();
+        let (mut store, logs) = open(&path);
         assert_eq!((&logs["a"].large, &logs["b"].large), (&Some(large(1, 7)), &Some(large(2, 8))));
         // Written whole with the same one, then with others.
         store.write(&logs.iter().map(|(name, saved)| write(name, What::Whole(saved.clone()))).collect::<Vec<_>>()).unwrap();
         store.write(&[write("a", snapshot(2, Some(large(3, 9)))), write("b", snapshot(3, None))]).unwrap();
         drop(store);
-        let logs = Store::open(&path).1.unwrap();
+        let logs = open(&path).1;
         assert_eq!((&logs["a"].large, &logs["b"].large), (&Some(large(3, 9)), &None));
         assert_eq!((logs["a"].snapshot_position, logs["a"].entries.len()), (2, 1));
     }
@@ -341,7 +475,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs");
         std::fs::write(&path, [7; 5000]).unwrap();
-        let error = Store::open(&path).1.unwrap_err();
+        let error = Store::open(&path, &Owner::default()).1.unwrap_err();
         assert!(error.contains("moved away"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), [7; 5000]);
     }
@@ -350,12 +484,12 @@ mod tests {
     fn a_disk_that_takes_nothing_is_an_error_and_nothing_more() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs");
-        let (mut store, _) = Store::open(&path);
+        let (mut store, _) = open(&path);
         store.path = dir.path().join("nowhere").join("logs");
         assert!(store.write(&[write("a", whole(1..=1))]).is_err());
         store.path = path.clone();
         store.write(&[write("a", whole(1..=1))]).unwrap();
         drop(store);
-        assert_eq!(Store::open(&path).1.unwrap()["a"].entries.len(), 1);
+        assert_eq!(open(&path).1["a"].entries.len(), 1);
     }
 }

@@ -7,6 +7,7 @@
 //! killed right after it said that a process is watched leaves that to the next one, however large the table and slow the disk.
 
 use crate::files;
+use crate::owner::{self, Owner};
 use crate::watchlist::{INTERESTS_FROM, Origin};
 use fide_wire::frame::table::{Content, HOST_ROW, Row};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ const VERSIONS_AHEAD: u64 = 1 << 16;
 const ROWS_AHEAD: u32 = 4096;
 /// With a higher version a new table is begun: numbers of notices have 31 bits.
 const VERSION_MAX: u64 = 1 << 30;
+/// The last versions are for what is watched by then.
+const VERSIONS_LEFT: u64 = 1 << 20;
 /// Without any file a number does not return within a boot either: numbers grow by one in this time, too.
 const NS_PER_NUMBER: u64 = 64_000_000;
 /// Ended rows that are kept.
@@ -37,6 +40,17 @@ const SETTLES: Duration = Duration::from_millis(50);
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
 const FORMAT: u32 = 1;
+
+/// Whether processes may be watched in a table of this version: each takes some, and its end one.
+///
+/// # Errors
+/// In words, behind the last but [`VERSIONS_LEFT`].
+pub fn has_versions(version: u64) -> Result<(), String> {
+    if version < 2 * VERSION_MAX - VERSIONS_LEFT {
+        return Ok(());
+    }
+    Err("the versions of this host's table are used up but for the ends of what is watched: restart its agent, which begins a new table".into())
+}
 
 /// What a row does not say of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +95,9 @@ pub struct Former {
 struct Kept {
     table: u32,
     boot: String,
+    /// Whose it is; nobody's: written before that was noted.
+    #[serde(default)]
+    owner: Owner,
     epoch: u64,
     version: u64,
     /// Never: that the file is the newest one cannot be seen from it. Releases before read this.
@@ -124,10 +141,14 @@ impl KeptTable {
     /// The file beside this one, and what is in it of this boot. What cannot be read is told, and begun anew. `used`: what former
     /// agents of this boot may have given out, whatever the file says.
     #[must_use]
-    pub fn open(beside: &Path, boot: u128, used: Numbers) -> (Self, Option<Former>, Option<String>) {
+    pub fn open(beside: &Path, here: &Owner, boot: u128, used: Numbers) -> (Self, Option<Former>, Option<String>) {
         let path = crate::history::beside(beside, ".table");
         let boot = format!("{boot:032x}");
         let (read, complaint) = match read(&path) {
+            Ok(kept) if !kept.owner.fits(here) => {
+                let files = [path.clone(), journal_path(&path)];
+                (None, Some(owner::put_aside(beside, &files, &path, &kept.owner.unlike(here))))
+            }
             Ok(kept) => (Some(with_journal(kept, &path)), None),
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
             Err(e) => (None, Some(format!("{}: {e}; what ended while no agent ran is not told", path.display()))),
@@ -135,7 +156,7 @@ impl KeptTable {
         let found = read.and_then(|kept| Some((former(&kept, &boot, used)?, kept)));
         let (former, kept) = found.map_or((None, Kept::default()), |(former, kept)| (Some(former), kept));
         // The rows that go on are not written again.
-        (Self::of(&path, Kept { table: FORMAT, boot, ..kept }), former, complaint)
+        (Self::of(&path, Kept { table: FORMAT, boot, owner: here.clone(), ..kept }), former, complaint)
     }
 
     fn of(path: &Path, kept: Kept) -> Self {
@@ -408,6 +429,21 @@ fn is_ours(file: &File) -> io::Result<bool> {
     Ok(files::may_begin(&files::beginning(file, 16)?, b"{\"table\":"))
 }
 
+/// Whether a table lies beside this state.
+pub(crate) fn is_beside(state: &Path) -> bool {
+    open_ours(&crate::history::beside(state, ".table")).is_ok_and(|file| file.metadata().is_ok_and(|meta| meta.len() > 0))
+}
+
+/// The table beside this state is this host's from now on, if there is one.
+pub(crate) fn adopt(state: &Path, here: &Owner) -> io::Result<()> {
+    let path = crate::history::beside(state, ".table");
+    match read(&path) {
+        Ok(kept) => write(&path, &Kept { owner: here.clone(), ..kept }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
 /// Beside the file, then in its place. Not synchronised: the kernel keeps what an agent that is killed has written.
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
     match open_ours(path) {
@@ -446,14 +482,14 @@ mod tests {
     fn a_table_comes_back_as_it_was_left_and_further_on_if_its_agent_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state.json");
-        let (mut kept, former, complaint) = KeptTable::open(&state, BOOT, Numbers::default());
+        let (mut kept, former, complaint) = KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
         assert_eq!((former, complaint), (None, None));
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
         kept.row(&row(2, 8, Cause::Killed), None);
         kept.save(false).unwrap();
-        let read = |boot| KeptTable::open(&state, boot, Numbers::default()).1;
+        let read = |boot| KeptTable::open(&state, &Owner::default(), boot, Numbers::default()).1;
         let killed = read(BOOT).unwrap();
         assert_eq!((killed.epoch, killed.version), (99, 8 + VERSIONS_AHEAD));
         assert_eq!((killed.known_process, killed.last_process), (2, 2 + ROWS_AHEAD));
@@ -462,7 +498,7 @@ mod tests {
         kept.save(true).unwrap();
         let left = read(BOOT).unwrap();
         assert_eq!(left, killed, "whether it is the newest file cannot be seen");
-        let (mut next, ..) = KeptTable::open(&state, BOOT, Numbers::default());
+        let (mut next, ..) = KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
         next.begin(99, 8, 2, 0);
         next.save(true).unwrap();
         assert_eq!(read(BOOT), Some(left), "the next agent has nothing to add");
@@ -474,8 +510,8 @@ mod tests {
     fn what_changed_behind_the_last_whole_table_is_in_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let (state, log) = (dir.path().join("state.json"), dir.path().join("state.json.table.log"));
-        let read = || KeptTable::open(&state, BOOT, Numbers::default()).1.unwrap();
-        let (mut kept, ..) = KeptTable::open(&state, BOOT, Numbers::default());
+        let read = || KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default()).1.unwrap();
+        let (mut kept, ..) = KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.save(false).unwrap();
@@ -537,20 +573,38 @@ mod tests {
         assert_eq!(used(BOOT + 1, 640_000_000), young, "another boot");
         // The table is older than that agent, or there is none.
         let state = dir.path().join("state.json");
-        let (mut kept, ..) = KeptTable::open(&state, BOOT, next);
+        let (mut kept, ..) = KeptTable::open(&state, &Owner::default(), BOOT, next);
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.save(true).unwrap();
-        let former = KeptTable::open(&state, BOOT, next).1.unwrap();
+        let former = KeptTable::open(&state, &Owner::default(), BOOT, next).1.unwrap();
         assert_eq!((former.version, former.last_process, former.known_process), (next.version, next.process, 1));
         std::fs::write(&life, "{").unwrap();
         assert_eq!(used(BOOT, 640_000_000), young);
     }
 
     #[test]
+    fn the_last_versions_are_for_ends_and_the_next_agent_begins_a_new_table() {
+        let last = 2 * VERSION_MAX - VERSIONS_LEFT - 1;
+        assert!(has_versions(last).is_ok() && has_versions(last + 1).is_err_and(|why| why.contains("restart")));
+        assert!(has_versions(u64::MAX).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state.json");
+        let open = || KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
+        for (version, goes_on) in [(VERSION_MAX, true), (VERSION_MAX + 1, false), (last, false), (u64::MAX, false)] {
+            let (mut kept, ..) = open();
+            kept.begin(99, version, 0, 0);
+            kept.save(true).unwrap();
+            assert_eq!(open().1.is_some(), goes_on, "{version}");
+        }
+        // Also where the numbers that an agent may have given out lie beyond all.
+        assert_eq!(Numbers { version: u64::MAX, process: u32::MAX, interest: u32::MAX }.ahead().version, u64::MAX);
+    }
+
+    #[test]
     fn ended_rows_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut kept, ..) = KeptTable::open(&dir.path().join("state.json"), BOOT, Numbers::default());
+        let (mut kept, ..) = KeptTable::open(&dir.path().join("state.json"), &Owner::default(), BOOT, Numbers::default());
         kept.begin(1, 0, 0, 0);
         (1..=1000).for_each(|n| kept.row(&row(n, n.into(), Cause::Exited), None));
         assert_eq!(kept.kept.rows.len(), ENDED_KEPT);
@@ -563,11 +617,11 @@ mod tests {
         let (state, path) = (dir.path().join("state.json"), dir.path().join("state.json.table"));
         for bytes in [&b"{\"table\":1,"[..], b"a letter", b"{\"table\":1,\"rows\":{\"1\":\"zz\"}}"] {
             std::fs::write(&path, bytes).unwrap();
-            let (_, former, complaint) = KeptTable::open(&state, BOOT, Numbers::default());
+            let (_, former, complaint) = KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
             assert!(former.is_none() && complaint.is_some_and(|c| c.contains("state.json.table")));
         }
         std::fs::write(&path, b"a letter").unwrap();
-        let (mut kept, ..) = KeptTable::open(&state, BOOT, Numbers::default());
+        let (mut kept, ..) = KeptTable::open(&state, &Owner::default(), BOOT, Numbers::default());
         kept.begin(1, 0, 0, 0);
         assert!(kept.save(false).is_err() && kept.save(true).is_ok(), "told once");
         assert_eq!(std::fs::read(&path).unwrap(), b"a letter");

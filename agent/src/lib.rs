@@ -32,6 +32,7 @@ pub mod links;
 pub mod maintenance;
 pub mod metrics;
 pub mod namesake;
+pub mod owner;
 pub mod peers;
 pub mod probes;
 pub mod realtime;

@@ -56,5 +56,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
+    if let Some(from) = &arguments.adopt_state {
+        fide_agent::start::adopt_state(&config, from.as_deref())
+            .context("the state is not adopted")?
+            .iter()
+            .for_each(|what| println!("{what}"));
+        return Ok(());
+    }
     fide_agent::start::run(config, arguments.config).context("fided does not start")
 }

@@ -10,6 +10,7 @@ use crate::gates::Gates;
 use crate::handle::LoopHandle;
 use crate::history::History;
 use crate::kept::{KeptTable, Numbers};
+use crate::owner::Owner;
 use crate::receive::{Receiver, Wanted};
 use crate::rings::Rings;
 use crate::seqpacket::{self, Serves};
@@ -150,8 +151,20 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     ran
 }
 
+/// `fided --adopt-state`: the state on disk is this host's from now on. Says what was done.
+///
+/// # Errors
+/// In words: an agent runs, or there is nothing to adopt.
+pub fn adopt_state(config: &Config, from: Option<&Path>) -> anyhow::Result<Vec<String>> {
+    if seqpacket::serves(&config.socket.path) == Serves::Agent {
+        bail!("an agent serves {}: stop it first", config.socket.path.display());
+    }
+    crate::state::adopt(&config.state, from, &Owner::here(config)).map_err(anyhow::Error::msg)
+}
+
 /// What former lives left on this host's disk, and the incarnation that begins now.
 struct Life {
+    owner: Owner,
     state: State,
     table: KeptTable,
     former: Option<crate::kept::Former>,
@@ -160,13 +173,14 @@ struct Life {
 }
 
 fn begin_life(config: &Config) -> Life {
-    let (mut state, complaint) = State::open(&config.state);
+    let owner = Owner::here(config);
+    let (mut state, complaint) = State::open(&config.state, &owner);
     if let Some(c) = complaint {
         tracing::warn!("{c}");
     }
     let life = crate::history::beside(&config.socket.path, ".life");
     let used = Numbers::used(&life, state.boot(), now_ns());
-    let (mut table, former, complaint) = KeptTable::open(&config.state, state.boot(), used);
+    let (mut table, former, complaint) = KeptTable::open(&config.state, &owner, state.boot(), used);
     if let Some(c) = complaint {
         tracing::warn!("{c}");
     }
@@ -191,7 +205,7 @@ fn begin_life(config: &Config) -> Life {
     if let Err(e) = state.save() {
         tracing::warn!("{e}");
     }
-    Life { state, table, former, incarnation, used }
+    Life { owner, state, table, former, incarnation, used }
 }
 
 fn open_lane(config: &Config, specs: &[PathSpec], has_fence: bool) -> anyhow::Result<Lane> {
@@ -228,8 +242,12 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     // It may be large; until it is needed there is enough else to be done.
     let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
     let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
-    let (store, group_logs) = crate::group_store::Store::open(&crate::history::beside(&config.state, ".groups"));
-    let Life { state, table, former, incarnation, used } = begin_life(&config);
+    let Life { owner, state, table, former, incarnation, used } = begin_life(&config);
+    let logs = crate::history::beside(&config.state, ".groups");
+    let (store, group_logs, complaint) = crate::group_store::Store::open(&logs, &owner);
+    if let Some(c) = complaint {
+        tracing::warn!("{c}");
+    }
     let node = fide_wire::name_id(&config.node);
     anyhow::ensure!(
         !fide_proto::node::probing::is_reserved(node),
@@ -269,6 +287,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         name: config.node.clone(),
         node,
         incarnation,
+        former_incarnation: state.former(),
         boot: state.boot(),
         told: if former.is_some() { history.0.ends_of(&config.node, crate::clock::booted_wall_ns()) } else { Vec::new() },
         former,

@@ -95,7 +95,7 @@ fn bodies() -> Vec<Vec<u8>> {
 }
 
 fn announcement() -> Vec<u8> {
-    let (answers, contract) = (vec![Answer { node: 1, nonce: 2 }], Contract::default());
+    let (answers, contract) = (vec![Answer { node: 1, nonce: 2, seen: 3 }], Contract::default());
     let host = Host {
         state: State::running(9),
         boot: u128::MAX,

@@ -207,7 +207,7 @@ fn vectors() -> Value {
     };
     let (mut announcement, mut introduction) = (Vec::new(), Vec::new());
     said.write(&mut announcement);
-    said.answers = vec![Answer { node: name_id("beta"), nonce: u64::MAX - 1 }];
+    said.answers = vec![Answer { node: name_id("beta"), nonce: u64::MAX - 1, seen: 6 }];
     said.write(&mut introduction);
     let hello = [0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 9, 0, 0];
     add("a hello to one host", &made(&header(Kind::Hello), None, &hello, &ring), &ring);

@@ -60,7 +60,9 @@ impl Core {
 
     /// Others gave this agent up (wrongly, as it still runs): it comes back as somebody new, so that nobody mistakes one life for another.
     pub(super) fn start_over(&mut self, after: u32, now: u64) {
-        self.begin_incarnation(after, now);
+        if !self.begin_incarnation(after, now) {
+            return;
+        }
         let name = self.start.name.clone();
         self.tell(
             Cause::Returned,
@@ -77,8 +79,23 @@ impl Core {
         );
     }
 
-    pub(super) fn begin_incarnation(&mut self, after: u32, now: u64) {
-        self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
+    /// Begins the incarnation behind this one and `after`; `false` if there is none: that is told.
+    pub(super) fn begin_incarnation(&mut self, after: u32, now: u64) -> bool {
+        let Some(next) = crate::state::next_incarnation(self.start.incarnation.max(after)) else {
+            self.complained.used_up_count += 1;
+            let count = self.complained.used_up_count;
+            if self.complained.used_up.due(count, now) {
+                let name = &self.start.name;
+                let text = format!(
+                    "others know incarnation {after} of {name}, behind which there is none (was its clock far ahead once?), and refuse what this one \
+                     says: fide forget {name} on each of them takes it back"
+                );
+                tracing::error!("{text}");
+                self.tell_local(EventSource::OWN, 0, text);
+            }
+            return false;
+        };
+        self.start.incarnation = next;
         self.groups.begin_incarnation(now, self.start.incarnation);
         self.receiver.set_incarnation(self.start.incarnation);
         let version = self.receiver.next_notice().into();
@@ -86,6 +103,7 @@ impl Core {
         self.keep_row(HOST_ROW);
         self.say(Happened::Incarnation(self.start.incarnation));
         self.announce_soon(now);
+        true
     }
 
     pub(super) fn announce_soon(&mut self, now: u64) {

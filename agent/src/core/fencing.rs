@@ -100,7 +100,10 @@ impl Core {
             }
             Some(Some(_)) => {
                 let now = now_ns();
-                self.begin_incarnation(self.start.incarnation, now);
+                if !self.begin_incarnation(self.start.incarnation, now) {
+                    let what = "there is no incarnation left to begin: stop this agent, fide forget this host on each of the others, start it".into();
+                    return Err(Refused { code: ErrorCode::Full, what });
+                }
                 self.open_fence(now);
                 Ok(())
             }

@@ -31,6 +31,7 @@ impl Core {
         self.let_unclaimed_go(now);
         self.owed.rates.retain(|_, rate| !rate.is_idle(now));
         self.forget_monitors();
+        self.forget_renamed();
         // Word of interfaces comes from the control thread: to look at them takes longer the more this host has.
         for path in 0..PATHS {
             self.look_at_carrier(path, now);

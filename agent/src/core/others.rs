@@ -19,7 +19,7 @@ use fide_wire::event::{Record, RecordKind};
 
 use fide_wire::frame;
 use fide_wire::frame::introduction::Introduction;
-use fide_wire::frame::table::{Content, Process, State};
+use fide_wire::frame::table::{Content, HOST_ROW, Process, State};
 use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::names::NAME_MAX;
 use fide_wire::packet::{Header, Notice};
@@ -164,10 +164,74 @@ impl Core {
         }
         self.watch_node_targets(name, node);
         self.start.known.insert(name.to_owned(), incarnation);
-        self.say(Happened::PeerIncarnation(name.to_owned(), incarnation));
+        self.say(Happened::Met(name.to_owned(), incarnation));
+        self.weigh_state(name, said);
         self.groups.handle_life(now, node, incarnation);
         self.host_said(node, said, now);
         self.announce_soon(now); // so that the newcomer knows us at once
+    }
+
+    /// Another host has seen an incarnation of this one that its state on disk did not know of: that is a backup, or a copy, of an earlier time. What it says of
+    /// members and groups may have changed since. Before anything of a group is believed of that host.
+    fn weigh_state(&mut self, by: &str, said: &Introduction) {
+        let seen =
+            said.answers.iter().filter(|answer| answer.node == self.start.node).map(|answer| answer.seen).max().unwrap_or(0);
+        let Some(former) = self.start.former_incarnation else { return };
+        // One more than it knew: the agent may have ended before that was on disk. One more than is begun: the other host has noted that this one is over.
+        let is_known = seen <= former.saturating_add(1)
+            || (self.first_incarnation..=self.start.incarnation.saturating_add(1)).contains(&seen);
+        if is_known {
+            return;
+        }
+        self.start.former_incarnation = None; // told once
+        self.node.expect_nobody();
+        let now = now_ns();
+        // Those of the configuration it is to be in, whatever its disk says.
+        let is_planned = |name: &String| self.group_plans.has(name);
+        let groups: Vec<String> = std::mem::take(&mut self.start.groups).into_iter().filter(|name| !is_planned(name)).collect();
+        for name in &groups {
+            // Refused where it has failed or left meanwhile.
+            let _ = self.groups.give_up(now, name);
+        }
+        let groups = if groups.is_empty() { "none".to_owned() } else { groups.join(", ") };
+        let text = format!(
+            "the state on this host's disk is an old one: it ends with incarnation {former}, and {by} has seen incarnation {seen}. It counts as none: no host \
+             is waited for that was not heard since, and this host joins no group by it (it named {groups}); of a group that it is to be in: fide group join"
+        );
+        self.tell_local(EventSource::OWN, 0, text);
+        let heard = self.peers.iter().flatten().map(|peer| peer.name.clone()).collect();
+        self.say(Happened::OldState(heard));
+    }
+
+    /// A host that has another name now: its former one is nobody's. Told by its boot and its addresses, which no two hosts share.
+    pub(super) fn forget_renamed(&mut self) {
+        let row = |node: u32| match self.node.directory().replica(node)?.get(HOST_ROW)? {
+            Content::Host(host) if host.boot != 0 && host.addresses.iter().any(Option::is_some) => {
+                Some((host.boot, host.addresses))
+            }
+            _ => None,
+        };
+        let state = |node: u32| self.node.detector().state(node);
+        let is_lost = |node: u32| matches!(state(node), Some(detector::State::AgentLost | detector::State::Silent));
+        let is_heard = |node: u32| matches!(state(node), Some(detector::State::Alive | detector::State::Late));
+        let all = || self.peers.iter().flatten();
+        let renamed: Vec<(u32, String, String)> = all()
+            .filter(|peer| is_lost(peer.node))
+            .filter_map(|peer| {
+                let former = row(peer.node)?;
+                let now = all().find(|other| is_heard(other.node) && row(other.node) == Some(former))?;
+                Some((peer.node, peer.name.clone(), now.name.clone()))
+            })
+            .collect();
+        for (node, former, name) in renamed {
+            if let Some(slot) = self.slot(node) {
+                self.empty_slot(slot);
+            }
+            self.node.forget(node);
+            let text = format!("host {former} is {name} now (the same boot and addresses): its former name is forgotten");
+            self.tell_local(EventSource::OWN, FORGOTTEN_EVENT_CODE, text);
+            self.say(Happened::Renamed(former));
+        }
     }
 
     /// What a host that is believed says of itself.
@@ -383,7 +447,8 @@ impl Core {
         }
     }
 
-    /// `fide forget`: a host that is gone for good is neither listed nor one of a majority any more. What ended of it stays refused.
+    /// `fide forget`: a host that is gone for good is neither listed nor one of a majority any more. What ended of it stays refused, unless no incarnation is
+    /// left behind that (a clock that was far ahead once): then the host begins anew with any. A replay cannot: it answers no fresh nonce.
     ///
     /// # Errors
     /// When it was never heard of, or may come back by itself: it is heard.
@@ -406,6 +471,11 @@ impl Core {
             self.empty_slot(slot);
         }
         self.node.forget(node);
+        match self.start.known.get(host) {
+            Some(known) if *known >= crate::state::INCARNATION_MAX => drop(self.start.known.remove(host)),
+            Some(known) => self.node.note_seen(node, *known),
+            None => {}
+        }
         self.tell_local(EventSource::OWN, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
         Ok(())
     }

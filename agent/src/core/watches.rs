@@ -28,6 +28,8 @@ impl Core {
         if self.watchlist.held_by(0).1 >= detector::MAX_APPS as u64 {
             return refuse(ErrorCode::Full, format!("at most {} processes are watched on one host", detector::MAX_APPS));
         }
+        let version = self.own_table().complete();
+        crate::kept::has_versions(version).map_err(|what| Refused { code: ErrorCode::Full, what })?;
         let app = self.watchlist.add(watched).map_err(|what| Refused { code: ErrorCode::Full, what })?;
         // Before the exit watch has it: its end is a later change.
         self.put_process(app, now_ns());

@@ -5,6 +5,7 @@ mod beats;
 mod campaign;
 mod clients;
 mod crash;
+mod disks;
 mod end_connections;
 mod fence;
 mod files;

@@ -3,6 +3,7 @@
 
 use fide_agent::config::Config;
 use fide_agent::history::{Flushed, History};
+use fide_agent::owner::Owner;
 use fide_agent::shares::EventSource;
 use fide_agent::state::State;
 use fide_wire::control::HistoryEvent;
@@ -335,7 +336,7 @@ fn a_state_path_over_another_file_is_refused_and_the_file_stays() {
         write(&path, text, 0o600);
         let said = refused(&["--check"], &place.config(&lines));
         assert!(said.contains("precious") && said.contains("incarnations"), "{said}");
-        let (mut state, complaint) = State::open(&path);
+        let (mut state, complaint) = State::open(&path, &Owner::default());
         assert!(complaint.unwrap().contains("precious"));
         state.set_own(7);
         assert!(state.save().is_err());
@@ -346,14 +347,14 @@ fn a_state_path_over_another_file_is_refused_and_the_file_stays() {
     let new = place.at("precious.new");
     for text in ["years of work\n", "{\"incarn"] {
         write(&new, text, 0o600);
-        let (mut state, _) = State::open(&path);
+        let (mut state, _) = State::open(&path, &Owner::default());
         state.set_own(7);
         let ours = text.starts_with('{');
         assert_eq!(state.save().is_ok(), ours, "{text}");
         assert_eq!(new.exists(), !ours, "what a crash left of our own is replaced");
     }
     symlink(place.at("target"), &new).unwrap();
-    let (mut state, _) = State::open(&path);
+    let (mut state, _) = State::open(&path, &Owner::default());
     state.set_own(8);
     assert!(state.save().is_err());
     assert!(!place.at("target").exists());

@@ -325,8 +325,14 @@ impl Directory {
     /// A host is no member any more: nothing of it is remembered.
     pub fn forget(&mut self, node: u32) {
         self.introductions.forget(node);
+        self.introductions.forget_seen(node);
         self.windows.remove(&node);
         self.tables.forget(node);
+    }
+
+    /// A former agent of this host has seen this incarnation of a host ([`Introductions::note_seen`]).
+    pub fn note_seen(&mut self, node: u32, incarnation: u32) {
+        self.introductions.note_seen(node, incarnation);
     }
 
     /// This host begins a new incarnation. Its table goes on.

@@ -101,8 +101,10 @@ pub struct Introductions {
     /// Nonces of the last hellos to everybody, and when each was sent.
     nonces: VecDeque<(u64, u64)>,
     to_everybody_at_ns: Option<u64>,
-    /// Hellos of others that are to be answered.
-    owed: BTreeMap<u32, u64>,
+    /// Hellos of others that are to be answered: nonce, and who asked.
+    owed: BTreeMap<u32, (u64, u32)>,
+    /// The highest incarnation of each host that was seen, and the one before that: also by former agents of this host.
+    seen: BTreeMap<u32, (u32, u32)>,
     clash: Option<u32>,
     pace: Pace,
 }
@@ -122,6 +124,7 @@ impl Introductions {
             nonces: VecDeque::with_capacity(NONCES),
             to_everybody_at_ns: Some(now_ns),
             owed: BTreeMap::new(),
+            seen: BTreeMap::new(),
             clash: None,
             pace: Pace::default(),
         }
@@ -232,7 +235,7 @@ impl Introductions {
         if from == self.me || !is_asked || (self.owed.len() >= self.hosts_max && !self.owed.contains_key(&from)) {
             return;
         }
-        self.owed.insert(from, hello.nonce);
+        self.owed.insert(from, (hello.nonce, incarnation));
         // Of a confirmed host, its own introduction knows better than what may be an echo.
         if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
             self.learn_addresses(from, hello.addresses);
@@ -261,9 +264,26 @@ impl Introductions {
 
     /// The answer of the next introduction, and to whom it goes.
     pub fn poll_answer(&mut self) -> Option<(To, Answer)> {
-        let (node, nonce) = self.owed.pop_first()?;
+        let (node, (nonce, asking)) = self.owed.pop_first()?;
         let to = if self.known.contains_key(&node) { To::Node(node) } else { To::Everybody };
-        Some((to, Answer { node, nonce }))
+        let seen = self.seen.get(&node).map_or(0, |(latest, before)| if *latest == asking { *before } else { *latest });
+        Some((to, Answer { node, nonce, seen }))
+    }
+
+    /// This incarnation of a host was seen, in this life or by a former agent of this host.
+    pub fn note_seen(&mut self, node: u32, incarnation: u32) {
+        if self.seen.len() >= 2 * self.hosts_max && !self.seen.contains_key(&node) {
+            return; // it will not be told that its state is an old one
+        }
+        let seen = self.seen.entry(node).or_default();
+        if incarnation > seen.0 {
+            *seen = (incarnation, seen.0);
+        }
+    }
+
+    /// What was seen of a host says nothing any more.
+    pub fn forget_seen(&mut self, node: u32) {
+        self.seen.remove(&node);
     }
 
     /// An introduction. The event says whether it is believed from now on; nothing else of it counts if not.
@@ -303,6 +323,7 @@ impl Introductions {
         let since_ns =
             self.confirmed.get(&from).filter(|(known, _)| *known == incarnation).map_or(now_ns, |(_, since_ns)| *since_ns);
         let former = self.confirmed.insert(from, (incarnation, since_ns)).map(|(former, _)| former);
+        self.note_seen(from, incarnation);
         self.invariants();
         (former != Some(incarnation)).then_some(Event::Confirmed { node: from, incarnation, former })
     }
@@ -376,6 +397,33 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_asks_is_told_which_incarnation_of_it_was_seen_before() {
+        let (mut a, mut b) = pair();
+        let told = |b: &mut Introductions, asking: u32, now_ns| {
+            b.handle_hello(1, asking, &Hello { nonce: 5, asked: vec![], addresses: at(1) }, now_ns);
+            b.poll_answer().unwrap().1.seen
+        };
+        assert_eq!(told(&mut b, 10, 0), 0, "never seen");
+        let (_, hello) = b.poll_hello(0, || 66).unwrap();
+        introduced(&mut b, &mut a, &hello, 0);
+        assert_eq!(told(&mut b, 10, 0), 0, "that is the one that asks");
+        // It comes back from an old disk: as much later as its clock says.
+        assert_eq!(told(&mut b, 30, MS), 10);
+        a.begin_incarnation(30);
+        let (_, hello) = b.poll_hello(MS, || 67).unwrap();
+        introduced(&mut b, &mut a, &hello, MS);
+        assert_eq!(told(&mut b, 30, MS), 10, "also when it is believed already");
+        assert_eq!(told(&mut b, 7, MS), 30, "a clock that went back");
+        // The next agent of b knows it of its disk.
+        let mut next = Introductions::new(2, 21, at(2), 8, 0);
+        next.note_seen(1, 30);
+        next.note_seen(1, 4);
+        assert_eq!(told(&mut next, 40, 0), 30);
+        next.forget_seen(1);
+        assert_eq!(told(&mut next, 40, 0), 0);
+    }
+
+    #[test]
     fn a_host_that_says_hello_is_asked_back_where_it_is() {
         let (mut a, mut b) = pair();
         let (_, hello) = a.poll_hello(0, || 77).unwrap();
@@ -417,7 +465,7 @@ mod tests {
         let hello = Hello { nonce: 9, asked: vec![], addresses: at(2) };
         a.handle_hello(2, 20, &hello, 0);
         let (_, to_b) = a.poll_hello(0, || 77).unwrap();
-        let answer = Answer { node: 1, nonce: to_b.nonce };
+        let answer = Answer { node: 1, nonce: to_b.nonce, seen: 0 };
         assert_eq!(a.handle_introduction(3, 30, &[answer], at(3), 0), None);
         assert!(a.handle_introduction(2, 20, &[answer], at(2), 0).is_some());
     }
@@ -496,10 +544,10 @@ mod tests {
     fn a_name_clash_needs_another_agent_that_answers() {
         let (mut a, _) = pair();
         let (_, hello) = a.poll_hello(0, || 77).unwrap();
-        assert_eq!(a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 76 }], at(1), MS), None, "an echo");
+        assert_eq!(a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 76, seen: 0 }], at(1), MS), None, "an echo");
         a.handle_hello(1, 10, &hello, 0);
         assert_eq!(a.poll_answer(), None, "no host answers its own hello");
-        let clash = a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 77 }], at(1), MS);
+        let clash = a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 77, seen: 0 }], at(1), MS);
         assert_eq!(clash, Some(Event::NameClash { incarnation: 10 }));
     }
 

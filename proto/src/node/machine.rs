@@ -413,6 +413,7 @@ impl Node {
         self.directory.forget(node);
         self.detector.forget(node);
         self.probing.forget(node);
+        self.reports.forget(node);
         self.hosts.remove(&node);
         self.members.remove(&node);
         self.count_confirmers();

@@ -12,6 +12,7 @@
 //!               contract: u64 period_ns   u32 size_max   u64 lambda_min_ns   u64 delta_max_ns
 //!               the host's row (table.rs)
 //!               u64 challenge   u64 response   u8 diverted     0: no number; a bit for each path
+//!               count × u32 seen                              of the host that is answered: its last incarnation before
 //! ```
 //! An introduction may answer the hellos of many hosts, where it is sent to everybody. One that answers none is an
 //! *announcement*: it keeps what is known of a confirmed host up to date, and has others ask a host that is not.
@@ -26,7 +27,7 @@ use std::num::NonZeroU64;
 /// The most hosts that one hello names. A longer list is a hello to everybody.
 pub const ASKED_MAX: usize = 64;
 /// The most hellos that one introduction answers.
-pub const ANSWERS_MAX: usize = 64;
+pub const ANSWERS_MAX: usize = 48;
 
 /// The sender challenges hosts to introduce themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +70,9 @@ pub struct Answer {
     pub node: u32,
     /// The nonce of its hello.
     pub nonce: u64,
+    /// The highest incarnation of that host that the sender has seen, beside the one that asked: what a state on that host's disk must know of.
+    /// 0: none, or the sender does not say so.
+    pub seen: u32,
 }
 
 /// Who the sender is. It proves that the sender lives to those hosts alone whose nonces it answers.
@@ -117,6 +121,7 @@ impl Introduction {
             body.extend_from_slice(&number.map_or(0, NonZeroU64::get).to_be_bytes());
         }
         body.push(self.diverted.iter().enumerate().map(|(path, is_diverted)| u8::from(*is_diverted) << path).sum());
+        answers.iter().for_each(|answer| body.extend_from_slice(&answer.seen.to_be_bytes()));
     }
 
     /// Reads it; bytes behind it are a later version's.
@@ -127,13 +132,20 @@ impl Introduction {
         if usize::from(count) > ANSWERS_MAX {
             return None;
         }
-        let answers = (0..count).map(|_| Some(Answer { node: r.u32()?, nonce: r.u64()? })).collect::<Option<_>>()?;
+        let answer = |r: &mut Reader<'_>| Some(Answer { node: r.u32()?, nonce: r.u64()?, seen: 0 });
+        let mut answers = (0..count).map(|_| answer(&mut r)).collect::<Option<Vec<_>>>()?;
         let (heartbeats, others, epoch, complete) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let contract = Contract { period_ns: r.u64()?, size_max: r.u32()?, lambda_min_ns: r.u64()?, delta_max_ns: r.u64()? };
         let host = Host::read(&mut r)?;
         let (challenge, response) = (NonZeroU64::new(r.u64()?), NonZeroU64::new(r.u64()?));
         let bits = r.u8()?;
         let diverted = std::array::from_fn(|path| bits & 1 << path != 0);
+        // Releases before end here.
+        if !r.rest().is_empty() {
+            for answer in &mut answers {
+                answer.seen = r.u32()?;
+            }
+        }
         Some(Self { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted })
     }
 }

@@ -236,7 +236,7 @@ impl Header {
     }
 
     fn write(&self, out: &mut [u8; FRAME_MAX], key_id: u8) {
-        let word = u64::from(self.kind) << 56 | u64::from(self.channel) << 48 | self.number & NUMBER_MAX;
+        let word = u64::from(self.kind) << 56 | u64::from(self.channel) << 48 | self.number.min(NUMBER_MAX);
         out[0..2].copy_from_slice(&MAGIC.to_be_bytes());
         out[2] = VERSION << 4 | if self.more { MORE } else { 0 };
         out[3] = self.path << 4 | key_id;

@@ -107,7 +107,7 @@ fn rows_body() -> (RowsHead, Vec<u8>) {
 
 fn introduction() -> Introduction {
     let contract = Contract { period_ns: 1, size_max: 2, lambda_min_ns: 3, delta_max_ns: 4 };
-    let answers = vec![Answer { node: 1, nonce: u64::MAX }, Answer { node: 2, nonce: 5 }];
+    let answers = vec![Answer { node: 1, nonce: u64::MAX, seen: 0 }, Answer { node: 2, nonce: 5, seen: u32::MAX }];
     Introduction {
         answers,
         heartbeats: 6,
@@ -130,6 +130,19 @@ fn fields_lie_where_the_documentation_says() {
     assert_eq!(frame[16..24], [2, 0, 0, 0, 0, 0, 0, 42]);
     assert_eq!(frame[24..40], [0, 0, 0, 0, 0, 0, 0, 99, 0, 0x0f, 0x42, 0x40, 0, 0, 0, 17]);
     assert_eq!((frame.len(), frame[48]), (49, 0xab));
+}
+
+#[test]
+fn numbers_end_at_the_last_one_and_do_not_begin_again() {
+    for (number, written) in
+        [(NUMBER_MAX - 1, NUMBER_MAX - 1), (NUMBER_MAX, NUMBER_MAX), (NUMBER_MAX + 1, NUMBER_MAX), (u64::MAX, NUMBER_MAX)]
+    {
+        let header = Header { kind: Kind::Heartbeat as u8, channel: 2, number, ..Header::default() };
+        let mut frame = [0; FRAME_MAX];
+        header.write(&mut frame, 1);
+        let (_, _, read) = Header::read(&frame).unwrap();
+        assert_eq!((read.number, read.kind, read.channel), (written, Kind::Heartbeat as u8, 2));
+    }
 }
 
 #[test]
@@ -306,7 +319,7 @@ fn names_that_cannot_be_shown_are_refused() {
 #[test]
 fn a_full_introduction_fits_the_safe_size() {
     let mut long = introduction();
-    long.answers = vec![Answer { node: 1, nonce: 2 }; introduction::ANSWERS_MAX + 5];
+    long.answers = vec![Answer { node: 1, nonce: 2, seen: 3 }; introduction::ANSWERS_MAX + 5];
     long.host.name = "n".repeat(64).into();
     long.host.addresses = [Some([0xffff_u16; 8].into()); 2];
     let mut body = Vec::new();
@@ -328,7 +341,11 @@ fn hellos_and_introductions_are_read_as_written() {
     body.clear();
     introduction().write(&mut body);
     assert_eq!(Introduction::read(&body), Some(introduction()));
-    (0..body.len()).for_each(|cut| assert_eq!(Introduction::read(&body[..cut]), None));
+    let former = body.len() - 2 * size_of::<u32>();
+    (0..body.len()).filter(|cut| *cut != former).for_each(|cut| assert_eq!(Introduction::read(&body[..cut]), None, "{cut}"));
+    let mut of_former = introduction();
+    of_former.answers.iter_mut().for_each(|answer| answer.seen = 0);
+    assert_eq!(Introduction::read(&body[..former]), Some(of_former), "of a release that did not say what it has seen");
     body.push(9);
     assert_eq!(Introduction::read(&body), Some(introduction()), "what a later version adds");
 }

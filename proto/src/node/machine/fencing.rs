@@ -29,6 +29,17 @@ impl Node {
         self.count_confirmers();
     }
 
+    /// None of them counts any more: what said so was an old state. Those that were heard do.
+    pub fn expect_nobody(&mut self) {
+        self.members.clear();
+        self.count_confirmers();
+    }
+
+    /// The incarnation of a host that a former agent of this one has seen last: a host that asks is told.
+    pub fn note_seen(&mut self, node: u32, incarnation: u32) {
+        self.directory.note_seen(node, incarnation);
+    }
+
     /// The gates of the fence open again, in this incarnation: begun for that ([`Node::begin_incarnation`]), or that of an agent that found them closed.
     /// Returns t_valid.
     pub fn recover_fence(&mut self, now_ns: u64) -> Option<u64> {

@@ -94,6 +94,12 @@ impl Reports {
         *self.prompt.entry(node).or_default() |= asks;
     }
 
+    /// Nothing is reported of a host any more, unless it is heard again.
+    pub(super) fn forget(&mut self, node: u32) {
+        self.outdated.remove(&node);
+        self.prompt.remove(&node);
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         if self.is_due || self.round.is_some() || !self.prompt.is_empty() {
             Some(0)
