@@ -549,6 +549,8 @@ fn multicast_that_is_not_delivered_is_told_once_and_that_it_is_again() {
     assert!(!entry.is_empty());
     assert_eq!(run(&mut a, 5_000, [9_000, 0]), [], "once");
     assert_eq!(run(&mut a, 100, [0, 0]), [(0, vec![])]);
+}
+
 // ---- instances ----------------------------------------------------------------------------------------------
 
 const DB: Instance = Instance { pid: 7, start_ticks: 3 };
