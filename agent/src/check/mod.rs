@@ -391,7 +391,8 @@ pub fn app_word(wanted: Option<&str>, found: Option<Found>, since_ns: u64) -> (S
     match (wanted, found) {
         (None, _) => (String::new(), false),
         (_, Some(Found { ended: Some((cause, learned_ns)), .. })) => {
-            let ends = cause.is_seen_end();
+            // Behind an exec a program goes on that may hold what the former one had open.
+            let ends = cause.is_seen_end() && cause != Cause::Replaced;
             (word(cause.name()), ends && learned_ns >= since_ns)
         }
         (_, None | Some(Found { observed: false, .. })) => (word("unknown"), false),
@@ -585,6 +586,7 @@ mod tests {
         };
         assert_eq!(end(Cause::Killed, 50), ("killed".into(), true));
         assert_eq!(end(Cause::Doomed, 1), ("doomed".into(), true));
+        assert_eq!(end(Cause::Replaced, 50), ("replaced".into(), false), "what it had open may be open");
         assert_eq!(end(Cause::Exited, 51), ("exited".into(), false), "somebody of that name was heard later");
         assert_eq!(end(Cause::Left, 1), ("left".into(), false), "it is watched no longer, and may run");
         assert_eq!(end(Cause::SilentHost, 1), ("silent-host".into(), false));
