@@ -3,7 +3,6 @@
 //! A disk is copied (golden images, snapshots), and a host is renamed. A copy that went on as a member of its original's groups would speak for it, and a
 //! fence would wait for hosts that this one has never met. So every file of the state names its host, and another host's counts as none.
 
-use crate::config::Config;
 use fide_wire::mac::Key;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,10 +25,10 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// This host, by its configuration and its machine id.
+    /// This host, by its names and its machine id.
     #[must_use]
-    pub fn here(config: &Config) -> Self {
-        Self { cluster: config.cluster.clone(), node: config.node.clone(), machine: machine() }
+    pub fn here(cluster: &str, node: &str) -> Self {
+        Self { cluster: cluster.to_owned(), node: node.to_owned(), machine: machine() }
     }
 
     /// Written before files named their host.

@@ -159,7 +159,7 @@ pub fn adopt_state(config: &Config, from: Option<&Path>) -> anyhow::Result<Vec<S
     if seqpacket::serves(&config.socket.path) == Serves::Agent {
         bail!("an agent serves {}: stop it first", config.socket.path.display());
     }
-    crate::state::adopt(&config.state, from, &Owner::here(config)).map_err(anyhow::Error::msg)
+    crate::state::adopt(&config.state, from, &Owner::here(&config.cluster, &config.node)).map_err(anyhow::Error::msg)
 }
 
 /// What former lives left on this host's disk, and the incarnation that begins now.
@@ -173,7 +173,7 @@ struct Life {
 }
 
 fn begin_life(config: &Config) -> Life {
-    let owner = Owner::here(config);
+    let owner = Owner::here(&config.cluster, &config.node);
     let (mut state, complaint) = State::open(&config.state, &owner);
     if let Some(c) = complaint {
         tracing::warn!("{c}");

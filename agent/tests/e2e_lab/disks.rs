@@ -211,7 +211,7 @@ fn agents_start_with_damaged_files_and_lose_none() {
         |bytes| bytes.fill(0),
         |bytes| {
             let at = bytes.len() / 3;
-            bytes[at] ^= 1;
+            bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= 1);
         },
     ];
     for (n, damage) in damages.into_iter().enumerate() {

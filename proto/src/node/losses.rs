@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(run(&mut losses, &mut row, &[100; 4]), [(300, 2000)], "in three seconds");
         assert_eq!(losses.on(0), (vec![7], vec![]));
         assert_eq!(run(&mut losses, &mut row, &[5; 60]), [], "once");
-        assert_eq!(run(&mut losses, &mut row, &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0]), [(0, 2000)]);
+        assert_eq!(run(&mut losses, &mut row, &[0; 10]), [(0, 2000)]);
         assert_eq!(losses.on(0), (vec![], vec![7]));
         assert_eq!(run(&mut losses, &mut row, &[6; 10]).len(), 1, "one of a hundred is told");
     }
