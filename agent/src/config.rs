@@ -1068,8 +1068,9 @@ impl Config {
         let heartbeat_ns = number(text, file.heartbeat, Ns(1_000_000), |ns| HEARTBEAT_NS.contains(&ns.0), bounds)?.0;
         let no_port = format!("port 0 cannot be used; the usual one is {DEFAULT_PORT}");
         let port = number(text, file.port, DEFAULT_PORT, |port| *port != 0, &no_port)?;
-        let bounds = "rt_priority must lie between 0 (none) and 99; the usual one is 50";
-        let rt_priority = number(text, file.rt_priority, 50, |priority| *priority <= 99, bounds)?;
+        const RT_PRIORITY: u8 = fide_lane::profile::PRIORITY as u8;
+        let bounds = format!("rt_priority must lie between 0 (none) and 99; the usual one is {RT_PRIORITY}");
+        let rt_priority = number(text, file.rt_priority, RT_PRIORITY, |priority| *priority <= 99, &bounds)?;
 
         let ipv6 = file.ipv6.unwrap_or(false);
         let paths = paths(text, file.path, ipv6, &mut warnings)?;

@@ -22,7 +22,7 @@ pub struct Args {
 }
 
 /// What both threads run at, as agents do.
-const PRIORITY: i32 = 50;
+const PRIORITY: i32 = fide_lane::profile::PRIORITY;
 /// How long an answer may take: a machine that is slower has no floor.
 const ANSWER: Duration = Duration::from_secs(5);
 

@@ -91,8 +91,9 @@ impl Drop for Applied {
     }
 }
 
-/// SCHED_FIFO priority of the lane: above interrupt threads' default of 50 nothing of ours needs to be.
-pub const PRIORITY: i32 = 50;
+/// SCHED_FIFO priority of the lane. Threaded interrupts run at 50, and so does much that was written beside them: a task at
+/// the lane's own priority would keep it waiting for as long as it runs.
+pub const PRIORITY: i32 = 51;
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Puts the calling thread under the profile. What is refused is listed, never an error: a lane works without any of it.
@@ -109,7 +110,7 @@ pub fn apply(profile: &Profile, interfaces: &[&str], priority: Option<u8>) -> Ap
     thread::touch_stack();
     let mut applied = Applied { steps: Vec::new(), cpu: None, busy_poll: false, restore: Vec::new(), awake: None };
     applied.steps.push(match priority {
-        Some(priority) => realtime(thread::set_fifo(priority.into())),
+        Some(priority) => realtime(priority.into(), take_fifo(priority.into())),
         None => step(
             "thread-preemption",
             State::NotWanted,
@@ -132,11 +133,11 @@ pub fn apply(profile: &Profile, interfaces: &[&str], priority: Option<u8>) -> Ap
 #[must_use]
 pub fn inspect(profile: &Profile, interfaces: &[&str]) -> Vec<Step> {
     let fifo = std::thread::scope(|s| {
-        let tried = s.spawn(|| thread::set_fifo(PRIORITY)).join();
+        let tried = s.spawn(|| take_fifo(PRIORITY)).join();
         tried.unwrap_or_else(|_| Err(io::Error::other("the trial thread panicked")))
     });
     let mut steps = vec![
-        realtime(fifo),
+        realtime(PRIORITY, fifo),
         locked_memory(false),
         step("timer-slack", State::Achieved, "timers can be made exact to 1 ns (default: 50 µs late)"),
         huge_pages(Ok(())),
@@ -168,10 +169,30 @@ fn result(source: &'static str, result: io::Result<()>, achieved: &str) -> Step 
     }
 }
 
-fn realtime(result: io::Result<()>) -> Step {
+/// SCHED_FIFO of this priority for the calling thread, or of the highest below it that its limit permits: which it was.
+fn take_fifo(wanted: i32) -> io::Result<i32> {
+    let Err(refused) = thread::set_fifo(wanted) else { return Ok(wanted) };
+    match thread::rtprio_limit() {
+        Some(limit) if (1..wanted).contains(&limit) => thread::set_fifo(limit).map(|()| limit),
+        _ => Err(refused),
+    }
+}
+
+fn realtime(wanted: i32, result: io::Result<i32>) -> Step {
     const SOURCE: &str = "thread-preemption";
-    let Err(e) = result else {
-        return step(SOURCE, State::Achieved, "SCHED_FIFO: ordinary threads do not preempt or delay the lane");
+    let e = match result {
+        Ok(got) if got == wanted => {
+            let text = format!("SCHED_FIFO {got}: ordinary threads do not preempt or delay the lane");
+            return step(SOURCE, State::Achieved, text);
+        }
+        Ok(got) => {
+            let text = format!(
+                "SCHED_FIFO {got}, for RLIMIT_RTPRIO permits no more; {wanted} was wanted (LimitRTPRIO=99 in the systemd unit). \
+                 Interrupt threads run at 50, and whatever runs at {got} keeps the lane waiting"
+            );
+            return step(SOURCE, State::Achieved, text);
+        }
+        Err(e) => e,
     };
     let why = match (e.raw_os_error(), host::capable(23)) {
         (Some(libc::EPERM), true) => {
@@ -179,7 +200,7 @@ fn realtime(result: io::Result<()>) -> Step {
              one (cpu.rt_runtime_us) or boot with rt_group_sched=0"
         }
         (Some(libc::EPERM), false) => {
-            "refused: needs CAP_SYS_NICE, or RLIMIT_RTPRIO of at least 50 (LimitRTPRIO=50 in the systemd unit)"
+            "refused: needs CAP_SYS_NICE, or RLIMIT_RTPRIO of at least 51 (LimitRTPRIO=99 in the systemd unit)"
         }
         _ => "refused by the kernel",
     };

@@ -28,6 +28,14 @@ pub(crate) fn memlock_limit() -> Option<u64> {
     (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// The highest real-time priority that this process may take without CAP_SYS_NICE; `None`: none is known.
+pub(crate) fn rtprio_limit() -> Option<i32> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    let ret = unsafe { libc::getrlimit(libc::RLIMIT_RTPRIO, &raw mut limit) };
+    (ret == 0).then(|| i32::try_from(limit.rlim_cur).unwrap_or(99))
+}
+
 /// Timers of this thread may be late by this much.
 pub(crate) fn set_timer_slack(ns: u64) -> io::Result<()> {
     // SAFETY: no pointers.

@@ -3,6 +3,8 @@
 
 use fide_lane::{Profile, State, apply_to_this_thread};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 fn affinities() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -53,6 +55,57 @@ fn profiles_do_what_they_say_and_put_back_what_is_the_hosts() {
     assert_eq!(affinities(), before, "dropping it puts everything back");
     // SAFETY: no pointers: memory was locked for the whole process.
     unsafe { libc::munlockall() };
+}
+
+/// Confines the calling thread to one processor, the same one for all that call it.
+fn to_one_processor() {
+    // SAFETY: a set that is initialised before use; the calls write and read its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+        let last = (0..libc::CPU_SETSIZE as usize).rfind(|cpu| libc::CPU_ISSET(*cpu, &set)).unwrap();
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(last, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
+    }
+}
+
+#[test]
+fn a_task_at_the_priority_of_interrupt_threads_does_not_keep_the_lane_waiting() {
+    /// Less than what the kernel lets real-time tasks have of a second.
+    const LONGEST: Duration = Duration::from_millis(700);
+    static RUNS: AtomicBool = AtomicBool::new(false);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let lane = std::thread::spawn(|| {
+        let _applied = apply_to_this_thread(&Profile::Shared);
+        to_one_processor();
+        while !RUNS.load(Ordering::SeqCst) {
+            // Sleep: interval of the poll. Waking up from it is what is tested.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        STOP.store(true, Ordering::SeqCst);
+    });
+    let task = std::thread::spawn(|| {
+        to_one_processor();
+        let param = libc::sched_param { sched_priority: 50 };
+        // SAFETY: pid 0 is the calling thread; `param` is readable.
+        let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) } != 0;
+        let began = Instant::now();
+        RUNS.store(true, Ordering::SeqCst);
+        while !refused && !STOP.load(Ordering::SeqCst) && began.elapsed() < LONGEST {
+            std::hint::spin_loop();
+        }
+        (refused, STOP.load(Ordering::SeqCst))
+    });
+    let (refused, stopped) = task.join().unwrap();
+    lane.join().unwrap();
+    // SAFETY: no pointers: memory was locked for the whole process.
+    unsafe { libc::munlockall() };
+    if refused {
+        println!("SKIPPED real-time tasks: SCHED_FIFO is not permitted");
+        return;
+    }
+    assert!(stopped, "the lane did not run for as long as the task did");
 }
 
 /// `--ignored --nocapture` prints what `fide doctor` will.

@@ -32,7 +32,7 @@ const ASK_AFTER: Duration = Duration::from_millis(20);
 /// As the agent: an echo ahead of time warms the way, and it stays awake from then on.
 const WARM: Duration = Duration::from_micros(60);
 /// As agents have; none where it is not permitted.
-const PRIORITY: i32 = 50;
+const PRIORITY: i32 = fide_lane::profile::PRIORITY;
 /// An answer that takes longer is given up, and counts for so long.
 const LOST_NS: u64 = 50_000_000;
 

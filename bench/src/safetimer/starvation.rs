@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const HEARTBEAT: &str = "10ms";
 const PERIOD_NS: u64 = 10_000_000;
 const PLAIN_TIMEOUT_NS: u64 = 3 * PERIOD_NS;
-/// Above the observer's agent (50), below those that are not to starve ([`crate::rig::RAISED_PRIORITY`]).
+/// Above the observer's agent (51), below those that are not to starve ([`crate::rig::RAISED_PRIORITY`]).
 const HOG_PRIORITY: i32 = 52;
 /// So long before the end of the starvation a host dies.
 const DEATH_BEFORE_END: Duration = Duration::from_millis(300);

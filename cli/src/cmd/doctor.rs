@@ -68,7 +68,8 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     progress.set("looking at the network");
     groups.push(network::examine(&files, &all, &used, config.as_ref()));
     progress.set("measuring stolen time");
-    groups.push(timing::examine(&files));
+    let usual = fide_lane::profile::PRIORITY;
+    groups.push(timing::examine(&files, config.as_ref().map_or(usual, |c| c.rt_priority.into())));
     progress.set("asking the agent");
     groups.push(agent::examine(context.socket.as_deref(), configuration, config.as_ref(), status.as_ref()));
     progress.set("looking for sources of jitter");
