@@ -120,7 +120,7 @@
 //! heartbeats, which are for everybody, come as before. Its silence is then proof of a dead host as soon as its agent stands still for a moment. Therefore
 //! * the second and the third question of every series are asked of everybody on the network ([`Action::Probe`]), and the host, which answers, shows the switches where it is;
 //! * where it is known that something goes astray on every path that may carry its answers ([`Detector::diverted`]: the host hears its own MAC, or we ours;
-//!   [`Detector::tried`]: it used to answer, is asked in vain, and its heartbeats come), *silent host* waits for the agent's timeout;
+//!   [`Detector::tried`]: it used to answer, no answer comes twice although its heartbeats do and this host neither paused nor lost anything), *silent host* waits for the agent's timeout;
 //! * a host that is known to answer is a witness by its answers alone. Its heartbeats do not show that answers get here. If it never answered (ICMP is filtered), they are all there is.
 //!
 //! # What isolation costs
@@ -667,6 +667,7 @@ impl Detector {
         if path >= PATHS {
             return;
         }
+        peer.paths[path].came_ns = peer.paths[path].came_ns.max(now);
         if peer.state.may_answer() && asked_ns > peer.paths[path].answered_ns {
             peer.paths[path].answered_ns = asked_ns;
             self.dirty = true;
@@ -694,8 +695,9 @@ impl Detector {
     pub fn tried(&mut self, node: u32, path: usize, now_ns: u64) -> bool {
         let now = self.clock(now_ns);
         let Some(i) = self.find(node).filter(|_| path < PATHS) else { return false };
+        let excused_ns = self.awake_since_ns.max(self.dropped_ns[path]);
         let (peer, config) = (&mut self.peers[i], &self.config);
-        if peer.state != State::Alive || !peer.tried(path, now) {
+        if peer.state != State::Alive || !peer.tried(path, excused_ns, now) {
             return false;
         }
         let known = peer.paths[path].is_diverted(config, now);

@@ -62,6 +62,8 @@ pub(super) struct Path {
     pub barrier_ns: u64,
     /// When the latest question that was answered on this path was asked; 0 when none was in this life.
     pub answered_ns: u64,
+    /// When the latest answer came on this path, to whatever question; 0 when none has.
+    pub came_ns: u64,
     /// When it was asked last without a doubt, to know whether it answers; 0 when it was not.
     pub tried_ns: u64,
     /// How many of these questions were in vain lately, see [`Peer::tried`].
@@ -94,6 +96,7 @@ impl Path {
             drops_mark: 0,
             barrier_ns: 0,
             answered_ns: 0,
+            came_ns: 0,
             tried_ns: 0,
             in_vain: 0,
             diverted_ns: 0,
@@ -491,8 +494,9 @@ impl Peer {
     }
 
     /// It is asked on a path without a doubt, now. Whether the last such questions, as it turns out, went astray or their answers did: they stayed
-    /// unanswered, and what it sent after the answers were due has come.
-    pub fn tried(&mut self, path: usize, now_ns: u64) -> bool {
+    /// unanswered, and what it sent after the answers were due has come. `excused_ns`: when this host last paused, or lost something itself. Since
+    /// then, and where an answer to an earlier question has come meanwhile, an answer may only be late: that shows nothing.
+    pub fn tried(&mut self, path: usize, excused_ns: u64, now_ns: u64) -> bool {
         let due_ns = self.timeout_ns();
         let p = &mut self.paths[path];
         let before_ns = std::mem::replace(&mut p.tried_ns, now_ns);
@@ -504,7 +508,7 @@ impl Peer {
         }
         if p.answered_ns >= before_ns {
             p.in_vain = p.in_vain.saturating_sub(1);
-        } else if p.last.last_arrival_ns > before_ns.saturating_add(due_ns) {
+        } else if excused_ns.max(p.came_ns) < before_ns && p.last.last_arrival_ns > before_ns.saturating_add(due_ns) {
             p.in_vain = (p.in_vain + IN_VAIN).min(2 * IN_VAIN_LIMIT);
         }
         p.in_vain >= IN_VAIN_LIMIT

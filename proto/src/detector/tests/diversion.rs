@@ -149,6 +149,54 @@ fn questions_in_vain_show_a_diversion_and_a_lost_answer_does_not() {
     assert_eq!(dead(&mut b), []);
 }
 
+/// A host with one slow processor: its agent's heartbeats come in time, its kernel answers when it gets to it, after the next question.
+#[test]
+fn answers_that_are_late_are_no_diversion() {
+    let mut b = Bench::watching(&[A, B]);
+    assert_eq!(b.try_all(), []);
+    b.run(10 * MS);
+    b.taken = vec![(A, 1)];
+    let mut asked = Vec::new();
+    for second in 0..40 {
+        asked.push(b.now);
+        assert_eq!(b.try_all(), [], "{second}");
+        b.run(500 * MS);
+        if let Some(before) = asked.len().checked_sub(2) {
+            b.d.probe_result(A, 1, ProbeResult::KernelAnswered, asked[before], b.now);
+        }
+        b.run(500 * MS);
+    }
+    // None comes any more: that is one.
+    let news = (0..4).flat_map(|_| {
+        let news = b.try_all();
+        b.run(1_000 * MS);
+        news
+    });
+    assert_eq!(news.collect::<Vec<_>>(), [(A, 1)]);
+}
+
+/// Heartbeats are stamped by the kernel while this agent stands still; an answer waits for it, and for its socket's room.
+#[test]
+fn what_this_host_is_late_for_or_loses_itself_is_no_diversion() {
+    for loses in [false, true] {
+        let mut b = Bench::watching(&[A, B]);
+        assert_eq!(b.try_all(), []);
+        b.run(10 * MS);
+        b.taken = vec![(A, 1)];
+        for second in 0..40 {
+            assert_eq!(b.try_all(), [], "{second}");
+            b.run(500 * MS);
+            if loses {
+                b.d.dropped(1, b.now);
+            } else {
+                b.sleep(200 * MS, true);
+                b.turn();
+            }
+            b.run(300 * MS);
+        }
+    }
+}
+
 #[test]
 fn a_host_that_never_answers_is_judged_as_before() {
     let mut b = Bench::watching(&[A, B]);
