@@ -39,6 +39,8 @@ pub struct Receiver {
     inbox: Option<Ring>,
     wanted: Wanted,
     attached: [Option<Attach>; PATHS],
+    /// It was said why this path does not receive in its driver.
+    told_delegate: [bool; PATHS],
     xdp: bool,
     exits: bool,
     /// What is left of processes that end while no agent runs.
@@ -93,6 +95,7 @@ impl Receiver {
             inbox: None,
             wanted,
             attached: [None; PATHS],
+            told_delegate: [false; PATHS],
             xdp: false,
             exits: false,
             ends: None,
@@ -163,7 +166,16 @@ impl Receiver {
             Wanted::Auto | Wanted::Udp => None,
         };
         if let Some(m) = self.mechanism.as_mut() {
-            self.attached[path] = Some(m.attach(path, ifindex, wanted)?);
+            let attached = m.attach(path, ifindex, wanted)?;
+            self.attached[path] = Some(attached);
+            if let Some(driver) = fide_xdp::delegate(ifindex).filter(|_| wanted.is_none())
+                && !std::mem::replace(&mut self.told_delegate[path], true)
+            {
+                tracing::warn!(
+                    "path {path} receives in the stack's generic hook: {driver} would hand the receive program to its members' drivers, \
+                     which report packets as theirs"
+                );
+            }
         }
         Ok(())
     }

@@ -16,6 +16,8 @@ mod starts;
 
 pub use ends::KeptEnds;
 pub use fence::{Apart, Fence, FenceError, Gate, GateCounts, GateState, Process, Refused};
-pub use mechanism::{Attach, Mechanism, ProgramFigures, Questions, RingMaker, Setup, Subscriber, Used, WatchEnd, XdpError};
+pub use mechanism::{
+    Attach, Mechanism, ProgramFigures, Questions, RingMaker, Setup, Subscriber, Used, WatchEnd, XdpError, delegate,
+};
 pub use ring::Ring;
 pub use starts::{Start, StartWatch, Wanted};

@@ -202,6 +202,42 @@ pub struct Mechanism {
     rounds: [AtomicUsize; PATHS],
 }
 
+/// The driver of an interface of this network namespace that has no hook of its own for XDP programs, and hands them to those of other
+/// interfaces beneath it, where packets arrive under their numbers: a bond's members, the virtual function of a Hyper-V interface. Members
+/// come and go. In the generic hook a packet belongs to the interface itself.
+#[must_use]
+pub fn delegate(ifindex: u32) -> Option<&'static str> {
+    let driver = driver(ifindex).ok()?;
+    DELEGATES.into_iter().find(|name| *name == driver)
+}
+
+/// As their drivers call themselves.
+const DELEGATES: [&str; 3] = ["bonding", "team", "hv_netvsc"];
+
+/// What the driver of an interface of this network namespace is called.
+fn driver(ifindex: u32) -> std::io::Result<String> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    // struct ethtool_drvinfo: the command, then names and counts, 196 bytes in all; the driver's name is the first, of at most 32 bytes.
+    let mut info = [0u32; 49];
+    info[0] = ETHTOOL_GDRVINFO;
+    // SAFETY: zeros are a request.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the name's array has the IF_NAMESIZE bytes that the call may write.
+    if unsafe { libc::if_indextoname(ifindex, request.ifr_name.as_mut_ptr()) }.is_null() {
+        return Err(std::io::Error::last_os_error());
+    }
+    request.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: the request and the structure that it points to live through the call, which writes no more than that structure.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let words = std::hint::black_box(info);
+    let name = words.as_bytes()[4..36].split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 fn map_error(map: &'static str) -> impl Fn(libbpf_rs::Error) -> XdpError {
     move |source| XdpError::Map { map, source }
 }
@@ -395,14 +431,23 @@ impl Mechanism {
         self.unwanted.read((Refusal::COUNT + kind as usize) * PATHS + path.min(PATHS - 1))
     }
 
-    /// Puts the receive program on an interface of this network namespace: the driver's hook if it has one, the generic one otherwise,
-    /// or the one asked for.
+    /// Puts the receive program on an interface of this network namespace: the driver's hook if it has one of its own, the generic one
+    /// otherwise, or the one asked for.
     ///
     /// # Errors
     /// [`XdpError::Attach`]; EBUSY means that another XDP program is there already.
     pub fn attach(&mut self, path: usize, ifindex: u32, wanted: Option<Attach>) -> Result<Attach, XdpError> {
         self.detach(path);
         let modes: &[Attach] = match wanted {
+            Some(Attach::Native) if let Some(driver) = delegate(ifindex) => {
+                let why =
+                    format!("{driver} hands it to its members' drivers, which report packets as theirs; the generic hook works");
+                return Err(XdpError::Attach {
+                    what: format!("the receive program in the driver of interface {ifindex}"),
+                    source: std::io::Error::other(why),
+                });
+            }
+            None if delegate(ifindex).is_some() => &[Attach::Generic],
             None => &[Attach::Native, Attach::Generic],
             Some(Attach::Native) => &[Attach::Native],
             Some(Attach::Generic) => &[Attach::Generic],

@@ -4,7 +4,7 @@
 //! that no gate sees. `FIDE_FENCINGS` is how often the loop of fencings at random moments runs (nightly: 10000).
 
 #[path = "../../lane/tests/common/mod.rs"]
-mod net;
+pub mod net;
 #[path = "fence/sender.rs"]
 mod sender;
 #[path = "fence/world.rs"]

@@ -1762,6 +1762,59 @@ as_root! {
     }
 }
 
+// Where it is attached.
+
+/// The driver of a bond hands an XDP program to its members' drivers, which report packets as theirs: no peer would be seen. Members may come and go.
+#[test]
+fn a_path_on_a_bond_receives_in_the_generic_hook() {
+    use crate::fence::net::{Net, ip};
+    use fide_xdp::Attach;
+    let Some(net) = Net::make("bonds") else { return };
+    let mut b = Bench::new();
+    let index = |name: &std::ffi::CStr| {
+        // SAFETY: a C string.
+        Net::within(&net.a, || unsafe { libc::if_nametoindex(name.as_ptr()) })
+    };
+    let e0 = index(c"e0");
+    Net::within(&net.a, || {
+        assert_eq!((fide_xdp::delegate(e0), fide_xdp::delegate(u32::MAX)), (None, None));
+        assert_eq!(b.m.attach(0, e0, None).unwrap(), Attach::Native);
+        b.m.detach(0);
+    });
+    let on = |words: &str| ip(&format!("-n {} {words}", net.a));
+    if let Err(why) = on("link add b0 type bond mode active-backup miimon 10") {
+        println!("SKIPPED a bond: {why}");
+        return;
+    }
+    for words in ["link set e0 down", "link set e0 master b0", "link set b0 up", "addr add 10.77.0.1/24 dev b0"] {
+        on(words).unwrap();
+    }
+    let b0 = index(c"b0");
+    Net::within(&net.a, || {
+        let refused = b.m.attach(0, b0, Some(Attach::Native)).unwrap_err();
+        assert!(std::error::Error::source(&refused).unwrap().to_string().contains("members"), "{refused}");
+        assert_eq!(b.m.attach(0, b0, None).unwrap(), Attach::Generic);
+    });
+    // Also after another member has taken over.
+    let sender = Net::within(&net.b, || std::net::UdpSocket::bind(("10.77.0.2", 0)).unwrap());
+    for round in 1..=2 {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let before = b.m.peer(PEER_SLOT).path[0].arrived;
+        while b.m.peer(PEER_SLOT).path[0].arrived == before {
+            assert!(std::time::Instant::now() < until, "round {round}: no heartbeat is seen");
+            let heartbeat = b.heartbeat(0, b"");
+            sender.send_to(&heartbeat, ("10.77.0.1", PORT)).unwrap();
+            // Sleep: interval of the poll.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if round == 1 {
+            on("link set e0 nomaster").unwrap();
+            on("link set e0 down").unwrap();
+            on("link set e0 master b0").unwrap();
+        }
+    }
+}
+
 // What it weighs.
 
 as_root! {
