@@ -6,11 +6,11 @@ use crate::receive_userspace::{Accepted, Me, UserspaceTable};
 use fide_lane::probe::PROBE_LEN;
 use fide_lane::send::Lane;
 use fide_lane::{AnswerFilter, Prober};
-use fide_wire::PATHS;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
+use fide_wire::{PATHS, SLOTS};
 use fide_xdp::ends::End;
 use fide_xdp::layout::{Jitter, Peer, Source, Unwanted};
 use fide_xdp::{Attach, KeptEnds, Mechanism, Ring, RingMaker, Setup, StartWatch, Used, WatchEnd, XdpError};
@@ -201,13 +201,18 @@ impl Receiver {
     }
 
     /// An interface came back or was replaced.
-    pub fn reattach(&mut self, path: u8, ifindex: Option<u32>) {
+    ///
+    /// # Errors
+    /// The receive program cannot be attached, and nothing comes by this path: another program was there first. If sockets may
+    /// receive ([`Wanted::Auto`]), [`Receiver::detach`] and [`Receiver::use_sockets`] are to follow.
+    pub fn reattach(&mut self, path: u8, ifindex: Option<u32>) -> Result<(), XdpError> {
         let path = usize::from(path);
         if path >= PATHS {
-            return;
+            return Ok(());
         }
         if !self.xdp {
-            return self.assign(path, ifindex);
+            self.assign(path, ifindex);
+            return Ok(());
         }
         self.attached[path] = None;
         match ifindex {
@@ -215,14 +220,36 @@ impl Receiver {
                 if let Some(m) = self.mechanism.as_mut() {
                     m.detach(path);
                 }
+                Ok(())
             }
-            Some(ifindex) => {
-                if let Err(e) = self.attach(path, ifindex) {
-                    tracing::error!("path {path} receives nothing until this is mended: {e}");
-                    self.assign(path, Some(ifindex));
-                }
+            Some(ifindex) => self.attach(path, ifindex).inspect_err(|_| self.assign(path, Some(ifindex))),
+        }
+    }
+
+    /// Whether sockets may receive where the receive program cannot be attached.
+    #[must_use]
+    pub fn may_use_sockets(&self) -> bool {
+        self.wanted == Wanted::Auto
+    }
+
+    /// Takes the receive program off all interfaces. What it has taken waits in the rings, and counts as delivered by the kernel until
+    /// [`Receiver::use_sockets`].
+    pub fn detach(&mut self) {
+        self.attached = [None; PATHS];
+        if let Some(m) = self.mechanism.as_mut() {
+            (0..PATHS).for_each(|path| m.detach(path));
+        }
+    }
+
+    /// Everything comes by sockets from now on. What the receive program knows of the peers goes on: nobody looks silent by the change,
+    /// and recordings of what it has taken stay worth nothing.
+    pub fn use_sockets(&mut self, interfaces: [Option<u32>; PATHS]) {
+        if let Some(m) = self.mechanism.as_ref().filter(|_| self.xdp) {
+            for slot in 0..SLOTS {
+                self.userspace.go_on(slot, m.peer(slot), std::array::from_fn(|path| m.jitter(slot, path)));
             }
         }
+        self.detach_all(interfaces);
     }
 
     /// Whether the receive program sits on this path's interface (or need not).

@@ -294,6 +294,16 @@ impl UserspaceTable {
         self.slot_of.insert(node, slot);
     }
 
+    /// Goes on with what the receive program knew of a peer.
+    pub fn go_on(&mut self, slot: usize, known: Peer, jitter: [Jitter; PATHS]) {
+        let own = &mut self.peers[slot];
+        if known.node == 0 || (known.node, known.incarnation) != (own.node, own.incarnation) {
+            return;
+        }
+        *own = known;
+        self.jitter[slot * PATHS..(slot + 1) * PATHS].copy_from_slice(&jitter);
+    }
+
     /// See [`fide_xdp::Mechanism::remove_peer`].
     pub fn remove_peer(&mut self, slot: usize, node: u32) {
         self.slot_of.remove(&node);

@@ -833,7 +833,7 @@ pub struct LocalPath {
     pub interface: String,
     /// Its address.
     pub address: String,
-    /// Whether it exists and has its carrier.
+    /// Whether it exists, has its carrier, and packets that come by it are received.
     pub up: bool,
     /// Who gives barriers there when no other host is left to answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    fn send_urgent(&mut self, until_ns: u64) {
+    pub(super) fn send_urgent(&mut self, until_ns: u64) {
         while let Some(record) = self.receiver.next_urgent() {
             if record.kind() == Some(RecordKind::Exit) {
                 self.add_crash(&record, self.receiver.kernel_watches_exits());

@@ -21,7 +21,7 @@ impl Core {
     fn refresh_path(&mut self, path: u8) {
         let now = now_ns();
         let before = self.lane.ifindex(path);
-        let up_before = self.lane.mode(path) != PathMode::Down;
+        let up_before = self.is_usable(path);
         if let Err(e) = self.lane.refresh(path) {
             tracing::info!("path {path}: {e}");
         }
@@ -33,14 +33,16 @@ impl Core {
         let after = self.lane.ifindex(path);
         self.receiver.set_mac(usize::from(path), self.lane.mac(path));
         if after != before || (after.is_some() && !self.receiver.attached(path)) {
-            self.receiver.reattach(path, after);
+            if let Err(why) = self.receiver.reattach(path, after) {
+                self.receive_otherwise(path, &why.to_string());
+            }
             self.open_drops(path);
             self.node.probing_mut().forget_interface(usize::from(path));
         }
         if let Err(e) = self.wait_for_descriptors() {
             tracing::error!("path {path}: {e}");
         }
-        let up = self.lane.mode(path) != PathMode::Down;
+        let up = self.is_usable(path);
         if up != up_before || after != before {
             let name = self.start.name.clone();
             self.tell(
@@ -60,6 +62,28 @@ impl Core {
         self.look_at_carrier(usize::from(path), now);
         self.regrant();
         self.host_changed(now);
+    }
+
+    /// Whether the path sends and receives.
+    pub(super) fn is_usable(&self, path: u8) -> bool {
+        self.lane.mode(path) != PathMode::Down && self.receiver.attached(path)
+    }
+
+    /// The receive program cannot be put on a path's interface: sockets receive on all paths from now on, as at the start, unless the
+    /// configuration forbids it.
+    fn receive_otherwise(&mut self, path: u8, why: &str) {
+        if !self.receiver.may_use_sockets() {
+            tracing::error!("path {path} receives nothing until this is mended: {why}");
+            return;
+        }
+        self.receiver.detach();
+        // What the program has taken, it has delivered, too: that is over before sockets receive.
+        self.send_urgent(u64::MAX);
+        self.receiver.use_sockets(std::array::from_fn(|path| self.lane.ifindex(path as u8)));
+        self.lane.set_receiving(true);
+        let text = format!("receiving by UDP sockets on all paths, until the agent is restarted: {why}");
+        tracing::warn!("{text}");
+        self.tell_local(EventSource::OWN, 0, text);
     }
 
     pub(super) fn look_at_carrier(&mut self, path: usize, now: u64) {

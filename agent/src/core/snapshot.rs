@@ -97,7 +97,7 @@ impl Core {
         let now = now_ns();
         let path = |path: usize| PathRow {
             source: self.lane.source(path as u8),
-            up: self.lane.carrier(path as u8),
+            up: self.lane.carrier(path as u8) && self.receiver.attached(path as u8),
             answerers: self.node.probing().answerers().of(path).iter().map(|a| (a.address, a.answers(now))).collect(),
         };
         Head {

@@ -398,3 +398,64 @@ fn a_nic_that_vanishes_and_returns_is_used_again() {
     p.kill();
     w.event(2, "the crash", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("db"));
 }
+
+/// An XDP program that lets everything pass, in the driver of an interface of this thread's namespace, until the descriptor is closed.
+fn foreign_program(interface: &str) -> std::os::fd::OwnedFd {
+    use libbpf_rs::libbpf_sys::{self, bpf_insn};
+    const DRIVER: u32 = 1 << 2;
+    let pass = bpf_insn { code: 0xb7, imm: 2, ..Default::default() }; // r0 = XDP_PASS
+    let program = [pass, bpf_insn { code: 0x95, ..Default::default() }];
+    let interface = std::ffi::CString::new(interface).unwrap();
+    let size = size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t;
+    let opts = libbpf_sys::bpf_link_create_opts { sz: size, flags: DRIVER, ..Default::default() };
+    // SAFETY: C strings, options and instructions that live across the calls; each descriptor is new and owned once.
+    unsafe {
+        let (kind, gpl, n) = (libbpf_sys::BPF_PROG_TYPE_XDP, c"GPL".as_ptr(), program.len() as u64);
+        let fd = libbpf_sys::bpf_prog_load(kind, c"pass".as_ptr(), gpl, program.as_ptr(), n, std::ptr::null_mut());
+        assert!(fd >= 0, "{}", std::io::Error::from_raw_os_error(-fd));
+        let program: std::os::fd::OwnedFd = std::os::fd::FromRawFd::from_raw_fd(fd);
+        let (fd, at) = (std::os::fd::AsRawFd::as_raw_fd(&program), libc::if_nametoindex(interface.as_ptr()));
+        let link = libbpf_sys::bpf_link_create(fd, at.cast_signed(), libbpf_sys::BPF_XDP, &raw const opts);
+        assert!(link >= 0, "{}", std::io::Error::from_raw_os_error(-link));
+        std::os::fd::FromRawFd::from_raw_fd(link)
+    }
+}
+
+#[test]
+fn a_nic_that_returns_under_a_foreign_program_is_received_by_sockets_or_is_not_up() {
+    for (receive, by) in [("auto", "udp"), ("xdp", "xdp-native")] {
+        let extra = move |host: u16| if host == 1 { format!("receive = \"{receive}\"\n") } else { String::new() };
+        let Some(mut w) = Setup::hosts(3).extra(extra).up() else { return };
+        assert_eq!(w.status(1).receive, "xdp-native");
+        w.lab.remove_nic(1, 0).unwrap();
+        w.event(1, "the interface is gone", |e| e.cause == Cause::Interface && e.code == 0);
+        until("h2 is not heard there", || !w.view(1, "h2").unwrap().paths[0].up);
+        // While the agent stands still, the other program comes first.
+        w.signal_agent(1, libc::SIGSTOP);
+        w.lab.restore_nic(1, 0).unwrap();
+        let foreign = w.lab.in_host(1, || foreign_program(&fide_lab::nic_name(0))).unwrap();
+        w.signal_agent(1, libc::SIGCONT);
+        let is_heard = |w: &World, host: &str| w.view(1, host).is_some_and(|h| h.paths.iter().all(|path| path.up));
+        if receive == "auto" {
+            until("all are heard on both paths", || is_heard(&w, "h2") && is_heard(&w, "h3"));
+            assert!(w.status(1).paths[0].up);
+            let told = w.events(1, Cause::Local);
+            assert_eq!(told.iter().filter(|e| e.text.contains("receiving by UDP sockets on all paths")).count(), 1, "{told:?}");
+            let p = w.sleeper(2);
+            w.watch_known(2, "db", p.pid());
+            p.kill();
+            w.event(1, "the crash", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("db"));
+            drop(foreign);
+        } else {
+            // XDP or nothing: the path is not shown as up, and is used again when it can be.
+            w.goes_on(1, 2000);
+            assert!(!w.status(1).paths[0].up && !is_heard(&w, "h2"));
+            drop(foreign);
+            until("all are heard on both paths", || is_heard(&w, "h2") && is_heard(&w, "h3"));
+            assert!(w.status(1).paths[0].up);
+        }
+        assert_eq!(w.status(1).receive, by);
+        w.all_alive();
+        w.agents_run();
+    }
+}
