@@ -44,7 +44,7 @@ const FORMAT: u32 = 1;
 /// Whether processes may be watched in a table of this version: each takes some, and its end one.
 ///
 /// # Errors
-/// In words, behind the last but [`VERSIONS_LEFT`].
+/// In words, behind the last but some, which are for ends.
 pub fn has_versions(version: u64) -> Result<(), String> {
     if version < 2 * VERSION_MAX - VERSIONS_LEFT {
         return Ok(());

@@ -384,7 +384,12 @@ mod tests {
         same!(btf, Mac, "fide_mac", [head, tail, known]);
         same!(btf, Question, "fide_question", [nonce, head, tail, path, from]);
         same!(btf, Source, "fide_source", [count, last_ns, from, mac, ip, reserved]);
-        same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
+        same!(
+            btf,
+            Path,
+            "fide_path",
+            [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused, by_group]
+        );
         same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, table_version, mark, told, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, settles_ns, app, state, status, unreported]);
         same!(

@@ -1247,11 +1247,9 @@ impl Detector {
 
     /// What those who are heard here hear of a host.
     fn word_of_others(&self, i: usize, now: u64) -> Word {
-        let own_loss = self.own_loss();
+        let may_wake = |other: &Peer| now < other.last_arrival_ns().saturating_add(self.config.agent_timeout_ns);
         let is_waited_for = |other: &Peer| {
-            let may_wake = now < other.last_arrival_ns().saturating_add(self.config.agent_timeout_ns);
-            let is_doubted = other.is_exhausted(&self.config, &own_loss, now) && !self.peers[i].others.was_named_by(other.node);
-            matches!(other.state, State::Alive | State::Late) && may_wake && !is_doubted
+            self.peers[i].others.was_named_by(other.node) && matches!(other.state, State::Alive | State::Late) && may_wake(other)
         };
         let others = self.peers.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, other)| other);
         let heard = others.filter_map(|other| {

@@ -17,8 +17,8 @@
 //!
 //! A host that is heard here and has stated nothing since the next heartbeat was due is waited for: over two questions, each as long as
 //! an answer may take. One that does not hear *us* cannot be asked, but reports every second what it hears, and is waited for so long.
-//! One that is late itself may stand still for a moment, and know better when it goes on: it is waited for until its kernel has left as many
-//! questions unanswered as a verdict needs, or, if it was the last to name a later heartbeat, for as long as a stuck agent is given.
+//! One that is late itself may stand still for a moment, and know better when it goes on: if it was the last to name a later heartbeat, it is
+//! waited for as long as a stuck agent is given.
 
 use super::config::Config;
 use super::peer::Peer;

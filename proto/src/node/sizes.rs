@@ -71,7 +71,8 @@ impl Size {
             if asked.contains(&SMALL) {
                 let largest = answered.iter().copied().filter(|size| *size > SMALL).max();
                 // A single answer that is lost among many questions is no new limit.
-                self.limit = largest.filter(|_| answered.contains(&SMALL)).max(self.limit.filter(|_| self.missed % MISSED != 0));
+                self.limit =
+                    largest.filter(|_| answered.contains(&SMALL)).max(self.limit.filter(|_| !self.missed.is_multiple_of(MISSED)));
             }
         }
         before != self.limit
