@@ -2,8 +2,8 @@
 //!
 //! # Rule
 //! Heartbeats are numbered, so what is missing is known ([`crate::detector::PathArrival::lost`]). A path from a host *loses* when of the
-//! heartbeats of [`SECONDS`] at least one of [`ONE_OF`] is missing, and some were in most of these seconds: what is lost at once (a
-//! queue that overflows, a switch that learns) is no lasting fault. It does no more when in [`QUIET`] seconds in a row hardly any were.
+//! heartbeats of `SECONDS` seconds at least one of `ONE_OF` is missing, and some were in most of these seconds: what is lost at once (a
+//! queue that overflows, a switch that learns) is no lasting fault. It does no more when in `QUIET` seconds in a row hardly any were.
 //! A path on which nothing comes at all is *down*, which the detector tells.
 
 use fide_wire::PATHS;

@@ -5,7 +5,7 @@
 //! now and then. If it does not come back, and a car does, smaller lorries show how high the gate is.
 //!
 //! # Rule
-//! Once a second every host is asked, on every path, by an echo request as large as the interface allows. If [`MISSED`] in a row
+//! Once a second every host is asked, on every path, by an echo request as large as the interface allows. If `MISSED` in a row
 //! are not answered, it is asked by several sizes at once, the smallest of which everybody answers who answers at all; the
 //! largest that comes back is what passes (RFC 8899, but that a path's ends are asked and not a flow). Nothing larger is sent on that
 //! path, to anybody, for as long as that host is there and larger ones do not come back.

@@ -14,7 +14,7 @@
 //! behind that, now and then, since its next agent hears nobody by multicast.
 //!
 //! What comes by unicast is as good as what comes by multicast: nothing is late, nobody is silent, confirmations of fences arrive.
-//! Who hears a host by unicast alone for [`TOLD_NS`] tells that multicast is not delivered ([`Event::Multicast`]).
+//! Who hears a host by unicast alone for `TOLD_NS` tells that multicast is not delivered ([`Event::Multicast`]).
 
 use super::{Event, Node};
 use crate::detector::{PathArrival, State};
