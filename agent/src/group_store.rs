@@ -184,12 +184,6 @@ pub(crate) fn adopt(path: &Path, here: &Owner) -> Result<(), String> {
     noted.map_err(|e| format!("{}: {e:#}", path.display()))
 }
 
-/// Whether such a database lies beside this state.
-pub(crate) fn is_beside(state: &Path) -> bool {
-    let file = crate::files::open_kept(&crate::history::beside(state, ".groups"), false, false);
-    file.is_ok_and(|file| crate::files::beginning(&file, 4).is_ok_and(|bytes| bytes == b"redb"))
-}
-
 /// The database, made if it is not there; for this user alone.
 fn make(path: &Path, here: &Owner) -> anyhow::Result<Database> {
     if path.symlink_metadata().is_ok() {

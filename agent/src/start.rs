@@ -159,7 +159,10 @@ pub fn adopt_state(config: &Config, from: Option<&Path>) -> anyhow::Result<Vec<S
     if seqpacket::serves(&config.socket.path) == Serves::Agent {
         bail!("an agent serves {}: stop it first", config.socket.path.display());
     }
-    crate::state::adopt(&config.state, from, &Owner::here(&config.cluster, &config.node)).map_err(anyhow::Error::msg)
+    let here = Owner::here(&config.cluster, &config.node);
+    let said = crate::state::adopt(&config.state, from, &here).map_err(anyhow::Error::msg)?;
+    crate::group_store::adopt(&crate::history::beside(&config.state, ".groups"), &here).map_err(anyhow::Error::msg)?;
+    Ok(said)
 }
 
 /// What former lives left on this host's disk, and the incarnation that begins now.

@@ -318,7 +318,6 @@ pub fn adopt(path: &Path, from: Option<&Path>, here: &Owner) -> Result<Vec<Strin
     kept.peers.remove(&here.node);
     State { path: path.into(), kept, former: None, dirty: true, complained: false, rebooted: false }.save()?;
     crate::kept::adopt(path, here).map_err(|error| e(path)(&error))?;
-    crate::group_store::adopt(&crate::history::beside(path, ".groups"), here)?;
     let was = if was.is_unnamed() { "of a host that it does not name".to_owned() } else { format!("of {was}") };
     said.insert(0, format!("{} was {was}, and is of {here} now", path.display()));
     Ok(said)
@@ -350,9 +349,13 @@ pub(crate) fn is_ours_at(state: &Path, file: &File) -> io::Result<bool> {
     }
     let bytes = files::beginning(file, FILE_MAX as usize)?;
     let has = |field: &&[u8]| bytes.windows(field.len()).any(|window| window == *field);
-    Ok(FIELDS.iter().filter(|field| has(field)).count() > 2
-        || crate::kept::is_beside(state)
-        || crate::group_store::is_beside(state))
+    Ok(FIELDS.iter().filter(|field| has(field)).count() > 2 || crate::kept::is_beside(state) || has_logs_beside(state))
+}
+
+/// Whether logs of durable groups lie beside this state ([`crate::group_store`]).
+fn has_logs_beside(state: &Path) -> bool {
+    let file = files::open_kept(&crate::history::beside(state, ".groups"), false, false);
+    file.is_ok_and(|file| files::beginning(&file, 4).is_ok_and(|bytes| bytes == b"redb"))
 }
 
 fn open_ours(path: &Path) -> io::Result<File> {

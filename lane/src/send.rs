@@ -513,6 +513,12 @@ impl Lane {
         state.as_mut().map_or(Ok(()), |open| open.copy_to(spec, copies, self.options))
     }
 
+    /// Whether all that a path sends goes by multicast, and so all that is to be heard on it.
+    #[must_use]
+    pub fn is_multicast(&self, path: u8) -> bool {
+        self.slot(path).is_some_and(|path| path.spec.group.is_some() && path.spec.unicast.is_empty())
+    }
+
     /// Leaves the path's group and joins it again, which tells switches that have forgotten this host.
     ///
     /// # Errors

@@ -53,6 +53,9 @@ impl Core {
 
     /// What hosts send by multicast is not delivered here, while unicast is; of nobody: it is again.
     pub(super) fn multicast_fails(&mut self, path: usize, hosts: &[u32], now: u64) {
+        if !self.lane.is_multicast(path as u8) {
+            return; // unicast is what its configuration says
+        }
         let interface = self.lane.interface(path as u8).unwrap_or_default().to_owned();
         let text = if hosts.is_empty() {
             self.multicast.rejoin_ns[path] = None;
