@@ -153,6 +153,8 @@ fn a_disk_that_was_put_back_from_a_backup_makes_no_member() {
     for name in FILES.iter().filter(|name| backup.join(name).exists()) {
         fs::copy(backup.join(name), file(&w, 3, name)).unwrap();
     }
+    // Sleep: a backup is not put back within the fraction of a second in which incarnations are counted.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     w.start(3);
     let told = w.event(3, "its state is an old one", |e| e.cause == Cause::Local && e.text.contains("is an old one"));
     assert!(told.text.contains("it named orders"), "{}", told.text);
