@@ -914,7 +914,7 @@ fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
 #[test]
 fn confirmed_by_two_needs_two_others_and_no_third() {
     let Some(pins) = Pins::new() else { return };
-    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"1s\"\nmargin = \"10ms\"";
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"3s\"\nmargin = \"10ms\"";
     let Some(mut w) = four(&pins, lines, |_| "", false) else { return };
     for host in [1, 2] {
         w.start(host);
@@ -989,7 +989,8 @@ fn recover_at_start_opens_what_a_former_life_left_closed() {
 #[test]
 fn a_host_that_falls_silent_right_behind_its_agents_restart_is_fenced() {
     let Some(pins) = Pins::new() else { return };
-    let config = pins.config(1, "mode = \"acknowledged\"\ntimeout = \"3s\"\n");
+    // A full machine takes seconds to start an agent.
+    let config = pins.config(1, "mode = \"acknowledged\"\ntimeout = \"10s\"\n");
     let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() });
     let Some(mut w) = setup.up() else { return };
     open(&w, 1);
