@@ -295,7 +295,7 @@ struct Open {
     link_to: SockAddr,
     /// Where UDP copies go: the group first (when it does not leave as a frame), then the unicast hosts.
     udp_to: Vec<SockAddr>,
-    /// By which copies for single hosts leave, while there are any, and where they go.
+    /// By which copies for single hosts leave, and where they go.
     copies: Option<(OwnedFd, Vec<SockAddr>)>,
 }
 
@@ -703,11 +703,13 @@ impl Path {
 
 impl Open {
     fn copy_to(&mut self, spec: &PathSpec, hosts: &[IpAddr], options: Options) -> Result<(), LaneError> {
-        let socket = self.copies.take().map(|(socket, _)| socket);
-        if !hosts.is_empty() {
-            let socket = socket.map_or_else(|| copy_socket(spec, self.source, options), Ok)?;
-            let to = hosts.iter().map(|host| SockAddr::ip(*host, spec.port, self.link.ifindex)).collect();
-            self.copies = Some((socket, to));
+        // A socket that was made once stays: who lacks multicast now and then changes every second.
+        if self.copies.is_none() && !hosts.is_empty() {
+            self.copies = Some((copy_socket(spec, self.source, options)?, Vec::new()));
+        }
+        if let Some((_, to)) = &mut self.copies {
+            to.clear();
+            to.extend(hosts.iter().map(|host| SockAddr::ip(*host, spec.port, self.link.ifindex)));
         }
         Ok(())
     }
@@ -755,6 +757,9 @@ fn send_datagrams(open: &Open, payload: &[u8], outcome: &mut SendOutcome) {
 
 /// Copies for those whose turn it is. Best effort: a host that is not found is found dead by others' means.
 fn send_copies(socket: &OwnedFd, to: &[SockAddr], payload: &[u8], sends: u64, turns: u32) {
+    if to.is_empty() {
+        return;
+    }
     let turns = turns.max(1) as usize;
     let first = (sends % turns as u64) as usize;
     let (mut batch, mut n) = ([Message { to: &to[0], head: &[], payload }; sys::BATCH], 0);

@@ -491,7 +491,7 @@ impl Header {
 
 /// One entry of a [`Kind::PathReport`] body: what the sender of the report receives from `node` on `path`.
 /// With `echo_sent_ns` and `hold_ns` its subject computes a round trip on its own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportEntry {
     /// Who is reported on.
     pub node: u32,

@@ -6,8 +6,7 @@ use crate::shares::EventSource;
 use fide_wire::PATHS;
 use fide_wire::level::MULTICAST_EVENT_CODE;
 
-/// Copies of heartbeats in a second, of all hosts and paths, at most: some 6 % of a processor.
-/// Beyond it each host gets one of several.
+/// Copies of heartbeats in a second, of all hosts and paths, at most. Beyond it each host gets one of several.
 const COPIES_MAX: u64 = 60_000;
 /// Memberships are joined again so often, as long as multicast is not delivered.
 const REJOIN_NS: u64 = 30_000_000_000;

@@ -20,8 +20,8 @@ const MISSED: u8 = 2;
 const TRIED: [u16; 6] = [1450, 1400, 1350, 1280, 1200, 576];
 /// What everybody answers who answers: an echo request that carries next to nothing.
 const SMALL: u16 = 64;
-/// Hosts that are asked in one second.
-const AT_ONCE: usize = 64;
+/// Hosts that are asked in one second: questions leave between two heartbeats.
+const AT_ONCE: usize = 16;
 
 /// A question: which host, on which path, by a packet of how many bytes.
 pub type Ask = (u32, usize, u16);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(sizes.limit(0), Some(1280));
         let many = || (1..=200).map(|node| (node, [true; PATHS]));
         let mut asked = std::collections::BTreeSet::new();
-        for _ in 0..4 {
+        for _ in 0..200_usize.div_ceil(AT_ONCE) {
             asked.extend(sizes.tick(FULL, many()).0.into_iter().map(|(node, ..)| node));
         }
         assert_eq!(asked.len(), 200);

@@ -313,18 +313,7 @@ impl Node {
     fn write_relayed(&self, node: u32, body: &mut Vec<u8>) {
         if let Some((incarnation, last_number)) = self.detector.relayed(node) {
             let flags = ReportEntry::RELAYED;
-            ReportEntry {
-                flags,
-                node,
-                incarnation,
-                path: 0,
-                company: 0,
-                last_number,
-                echo_sent_ns: 0,
-                hold_ns: 0,
-                jitter_max_ns: 0,
-            }
-            .write(body);
+            ReportEntry { flags, node, incarnation, last_number, ..ReportEntry::default() }.write(body);
         }
     }
 
@@ -396,18 +385,7 @@ impl Node {
             if body.len() + ReportEntry::LEN <= ROOM {
                 let flags = flags(true, true, *former);
                 let (node, incarnation) = (*node, *incarnation);
-                ReportEntry {
-                    flags,
-                    node,
-                    incarnation,
-                    path: 0,
-                    company: 0,
-                    last_number: 0,
-                    echo_sent_ns: 0,
-                    hold_ns: 0,
-                    jitter_max_ns: 0,
-                }
-                .write(body);
+                ReportEntry { flags, node, incarnation, ..ReportEntry::default() }.write(body);
             }
         }
     }
