@@ -20,6 +20,7 @@ mod groups;
 mod housekeeping;
 mod judge;
 mod losses;
+mod mistaken;
 mod others;
 mod packets;
 mod paths;

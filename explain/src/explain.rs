@@ -320,6 +320,9 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::ContractKept => format!("Heartbeats of {node} keep the contract again."),
         Cause::Isolated => format!("{} can reach nobody.", event.observer),
         Cause::Rejoined => format!("{} reaches others again.", event.observer),
+        Cause::Returned if event.code == 4 => {
+            format!("{node} lives in incarnation {}: {} had given it up, wrongly.", event.incarnation, event.observer)
+        }
         Cause::Returned => format!("{node} came (back) with incarnation {}.", event.incarnation),
         Cause::ObserverPaused => format!("{} did not run for longer than a timeout.", event.observer),
         Cause::NameClash => format!("Another agent calls itself {node}."),

@@ -1126,6 +1126,8 @@ impl World {
                 | machine::Event::Fence(_)
                 | machine::Event::GivenUp { .. }
                 | machine::Event::Fenced { .. }
+                | machine::Event::Refuted { .. }
+                | machine::Event::Mistaken { .. }
                 | machine::Event::Multicast { .. }
                 | machine::Event::Margin { .. }
                 | machine::Event::Forgotten { .. } => {}

@@ -87,6 +87,9 @@ pub const SIZE_EVENT_CODE: i32 = 1012;
 /// `code` of [`Cause::Local`]: a part of what a host sends does not arrive on a path, or does again.
 pub const LOSS_EVENT_CODE: i32 = 1013;
 
+/// `code` of [`Cause::Local`]: a host was given up by another one, wrongly. On both of them.
+pub const MISTAKEN_EVENT_CODE: i32 = 1014;
+
 /// `code` of [`Cause::Local`]: a maintenance begins or ends.
 pub const MAINTENANCE_EVENT_CODE: i32 = 1009;
 

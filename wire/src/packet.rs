@@ -500,8 +500,8 @@ pub struct ReportEntry {
     /// On which path.
     pub path: u8,
     /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`], [`ReportEntry::FORMER`], [`ReportEntry::ASKS`], [`ReportEntry::RELAYED`],
-    /// [`ReportEntry::ANSWERS`], [`ReportEntry::BY_UNICAST`].
-    pub flags: u8,
+    /// [`ReportEntry::ANSWERS`], [`ReportEntry::BY_UNICAST`], [`ReportEntry::REFUTED`], [`ReportEntry::FENCED`].
+    pub flags: u16,
     /// Whom else the reporter hears, folded ([`company`]): who hears the same may know as much.
     pub company: u16,
     /// The last number received.
@@ -518,25 +518,32 @@ impl ReportEntry {
     /// Bytes on the wire.
     pub const LEN: usize = 44;
     /// The reporter hears nothing on this path.
-    pub const SILENT: u8 = 1;
+    pub const SILENT: u16 = 1;
     /// The reporter gave a verdict on this incarnation and refuses it from now on: its owner must start a new one.
-    pub const CONDEMNED: u8 = 2;
+    pub const CONDEMNED: u16 = 2;
     /// That verdict is of a life of the reporter that is over, with what ran beside it: its fence was closed since, or its host was started anew.
-    pub const FORMER: u8 = 4;
+    pub const FORMER: u16 = 4;
     /// Everybody else is asked to report on this host at once.
-    pub const ASKS: u8 = 8;
+    pub const ASKS: u16 = 8;
     /// The number is that of a heartbeat which others have reported, a later one than any that reached the reporter. Nothing else of the entry counts.
-    pub const RELAYED: u8 = 16;
+    pub const RELAYED: u16 = 16;
     /// Its kernel answers the reporter, which does not hear its agent.
-    pub const ANSWERS: u8 = 32;
+    pub const ANSWERS: u16 = 32;
     /// The reporter hears it by unicast alone: what its owner sends by multicast on this path does not arrive.
-    pub const BY_UNICAST: u8 = 64;
+    pub const BY_UNICAST: u16 = 64;
+    /// Its owner has given the reporter up, wrongly: others confirm the reporter's heartbeats, enough of them without its owner.
+    pub const REFUTED: u16 = 128;
+    /// With [`ReportEntry::CONDEMNED`]: the reporter has said, too, that its fence is closed, so that somebody may act on that.
+    pub const FENCED: u16 = 256;
+
+    /// Flags from here on stand in the upper half of the byte of the path.
+    const HIGH: u16 = 8;
 
     /// Appends the entry to a body.
     pub fn write(&self, body: &mut Vec<u8>) {
         body.extend_from_slice(&self.node.to_be_bytes());
         body.extend_from_slice(&self.incarnation.to_be_bytes());
-        body.extend_from_slice(&[self.path, self.flags]);
+        body.extend_from_slice(&[self.path & 15 | (self.flags >> Self::HIGH << 4) as u8, self.flags as u8]);
         body.extend_from_slice(&self.company.to_be_bytes());
         for word in [self.last_number, self.echo_sent_ns, self.hold_ns, self.jitter_max_ns] {
             body.extend_from_slice(&word.to_be_bytes());
@@ -548,8 +555,8 @@ impl ReportEntry {
         body.chunks_exact(Self::LEN).map(|b| Self {
             node: u32::from_be_bytes(be(b, 0)),
             incarnation: u32::from_be_bytes(be(b, 4)),
-            path: b[8],
-            flags: b[9],
+            path: b[8] & 15,
+            flags: u16::from(b[9]) | u16::from(b[8] >> 4) << Self::HIGH,
             company: u16::from_be_bytes(be(b, 10)),
             last_number: u64::from_be_bytes(be(b, 12)),
             echo_sent_ns: u64::from_be_bytes(be(b, 20)),

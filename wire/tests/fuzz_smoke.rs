@@ -109,7 +109,9 @@ fn announcement() -> Vec<u8> {
     let (challenge, response, diverted) = (NonZeroU64::new(7), None, [true, false]);
     let (heartbeats, others, epoch, complete) = (4, 5, u64::MAX, 3);
     let mut body = Vec::new();
-    Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted }.write(&mut body);
+    let refuted = vec![(6, 7)];
+    Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted, refuted }
+        .write(&mut body);
     body
 }
 

@@ -173,7 +173,7 @@ fn vectors() -> Value {
         node: name_id("beta"),
         incarnation: 5,
         path: 1,
-        flags: ReportEntry::SILENT,
+        flags: ReportEntry::SILENT | ReportEntry::FENCED,
         company: 0x1234,
         last_number: 1 << 40,
         echo_sent_ns: 2 << 40,
@@ -204,9 +204,11 @@ fn vectors() -> Value {
         challenge: NonZeroU64::new(77),
         response: None,
         diverted: [false, true],
+        refuted: Vec::new(),
     };
     let (mut announcement, mut introduction) = (Vec::new(), Vec::new());
     said.write(&mut announcement);
+    said.refuted = vec![(name_id("gamma"), 8)];
     said.answers = vec![Answer { node: name_id("beta"), nonce: u64::MAX - 1, seen: 6 }];
     said.write(&mut introduction);
     let hello = [0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 9, 0, 0];

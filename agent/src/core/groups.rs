@@ -32,7 +32,7 @@ use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_AT, BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
 use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
-use fide_wire::verdict::{Cause, Grade};
+use fide_wire::verdict::{Cause, Confirmers, FenceMode, Grade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -625,6 +625,11 @@ impl Core {
             return peer.incarnation > incarnation;
         }
         let Some(promise) = self.node.detector().promise(node) else { return false };
+        // What a majority keeps open no single clock closes.
+        let is_counted = promise.mode == FenceMode::Acknowledged(Confirmers::Majority);
+        if is_counted && !self.node.is_fenced_by_now(node, now) {
+            return false;
+        }
         let row = self.receiver.peer(slot);
         let last_ns = row.path.iter().map(|path| path.arrived_ns).max().unwrap_or(now);
         // Its clock may lose a little against ours; what it sent last has arrived long ago.

@@ -45,6 +45,12 @@ impl Core {
             return tracing::warn!("an introduction names {name:?}, which is not node {:08x}", header.sender);
         }
         if let Some(known) = self.start.known.get(name).filter(|known| header.incarnation < **known) {
+            let refutes = header.incarnation + 1 == *known && said.refuted.contains(&(self.start.node, self.start.incarnation));
+            if refutes && self.slot(header.sender).is_none() {
+                // A former agent of this host gave it up. What it says to that names this life: it lives now.
+                self.node.refuted_by_introduction(header.sender, header.incarnation);
+                return self.act(None, now);
+            }
             // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
             if self.slot(header.sender).is_none() {
                 let former = self.former_ended && self.former_known.get(name) == Some(known);
@@ -114,6 +120,8 @@ impl Core {
                     tracing::warn!("{} has given incarnation {incarnation} up: starting a new one", self.node_name(by));
                     self.start_over(incarnation, now);
                 }
+                Event::Refuted { by, .. } => self.refuted(by),
+                Event::Mistaken { node, incarnation, renews } => self.was_mistaken(node, incarnation, renews, now),
                 Event::Multicast { path, hosts } => self.multicast_fails(path, &hosts, now),
                 Event::Margin { node, incarnation, path, breach } => self.margin(node, incarnation, path, breach, now),
             }
@@ -439,12 +447,19 @@ impl Core {
     }
 
     fn empty_slot(&mut self, slot: usize) {
-        let Some(gone) = self.peers[slot].take() else { return };
-        self.node.forget(gone.node);
+        if let Some(gone) = self.give_slot_back(slot) {
+            self.node.forget(gone);
+        }
+    }
+
+    /// Nothing of the host in this place is received any more, nor is anything of it told. Which host it was.
+    pub(super) fn give_slot_back(&mut self, slot: usize) -> Option<u32> {
+        let gone = self.peers[slot].take()?;
         self.receiver.remove_peer(slot, gone.node);
         for app in gone.apps.keys().copied().chain([0]) {
             self.subscribers.clear(gone.node, app, self.receiver.mechanism());
         }
+        Some(gone.node)
     }
 
     /// `fide forget`: a host that is gone for good is neither listed nor one of a majority any more. What ended of it stays refused, unless no incarnation is

@@ -20,7 +20,7 @@ pub struct Verdict {
     pub incarnation: u32,
     /// The process it is about, 0 for the node itself.
     pub app: u32,
-    /// Exit status or signal; the path for `path-down` and `path-up`; 0 (joined), 1 (came back), 2 (was given up elsewhere, and renewed itself) or 3 (was started again) for `returned`; the length of
+    /// Exit status or signal; the path for `path-down` and `path-up`; 0 (joined), 1 (came back), 2 (was given up elsewhere, and renewed itself), 3 (was started again) or 4 (had been given up here, wrongly) for `returned`; the length of
     /// the pause in µs for `observer-paused`; -1 for a process whose end was not told to us; else 0.
     pub code: i32,
     /// It only confirms an earlier *doomed*: not a second failure.

@@ -166,7 +166,7 @@ use fide_wire::packet::{Notice, company};
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
 use others::{Observer, Word};
 use peer::{NoticeCame, Peer, Restart};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Most hosts tracked: the slots of the receive table.
 pub const MAX_PEERS: usize = fide_wire::SLOTS;
@@ -246,6 +246,7 @@ pub const RESTART_MAX_MS: u64 = 60_000;
 const CAME_BACK: i32 = 1;
 const RENEWED: i32 = 2;
 const RESTARTED: i32 = 3;
+const MISTAKEN: i32 = 4;
 
 /// So many times as long as nobody may answer, a silent host's barrier is waited for. Before the questions are put at leisure, when nobody's
 /// words are as fresh as a witness's must be.
@@ -270,6 +271,8 @@ pub struct Detector {
     carrier: [bool; PATHS],
     /// Dropped or refused packets on the receive side, cumulative.
     drops: u64,
+    /// Hosts of which a verdict was wrong, and that were not met again yet.
+    lifted: BTreeSet<u32>,
     /// Numbers of inferred verdicts.
     next_inferred: u32,
     /// Facts came that a tick must weigh now.
@@ -310,6 +313,7 @@ impl Detector {
             awake_since_ns: 0,
             dropped_ns: [0; PATHS],
             isolated: None,
+            lifted: BTreeSet::new(),
             carrier: [true; PATHS],
             drops: 0,
             next_inferred: 1,
@@ -382,7 +386,8 @@ impl Detector {
             Err(_) if self.peers.len() >= MAX_PEERS => return self.refuse(Refused::TooManyPeers),
             Err(at) => {
                 self.peers.insert(at, Peer::new(node, name, incarnation, contracts, self.drops, now));
-                self.judge_node(at, Cause::Returned, Grade::Certain, 0, now);
+                let how = if self.lifted.remove(&node) { MISTAKEN } else { 0 };
+                self.judge_node(at, Cause::Returned, Grade::Certain, how, now);
                 Seen::Joined
             }
             Ok(i) => {
@@ -880,6 +885,12 @@ impl Detector {
         self.peers.remove(i);
         self.dirty = true;
         true
+    }
+
+    /// What was said of a host was wrong: it is met as if it had never been heard, in the same incarnation, and told as *returned* with code 4.
+    pub fn lift(&mut self, node: u32) {
+        self.forget(node);
+        self.lifted.insert(node);
     }
 
     // ---------------------------------------------------------------- judging

@@ -106,6 +106,8 @@ struct Member {
     known_ns: u64,
     /// It has ever confirmed anything: it observes.
     observes: bool,
+    /// It has given this host up, and its word binds it: nothing that it confirms counts.
+    is_barred: bool,
 }
 
 /// Beats remembered per timeout: those that come closer together than that are not told apart, to the safe side.
@@ -177,7 +179,7 @@ impl Rule {
     /// Another host confirms heartbeat `number` of this incarnation, as of `known_ns` ([`FenceMode::Acknowledged`]). Says what that allows.
     pub fn confirmed(&mut self, node: u32, number: u64, known_ns: u64) -> Option<Extension> {
         let FenceMode::Acknowledged(_) = self.config.mode else { return None };
-        let member = self.members.get_mut(&node)?;
+        let member = self.members.get_mut(&node).filter(|member| !member.is_barred)?;
         member.observes |= number > 0;
         if number > member.number {
             (member.number, member.known_ns) = (number, known_ns);
@@ -206,6 +208,7 @@ impl Rule {
         self.beats.clear();
         for member in self.members.values_mut() {
             member.number = 0; // of the life that is over
+            member.is_barred = false;
         }
         let valid_ns = now_ns.saturating_add(self.config.valid_for_ns());
         self.valid_ns = Some(valid_ns);
@@ -221,7 +224,27 @@ impl Rule {
         }
     }
 
+    /// A member has given this host up (`is_barred`): others may count its word, so that what it confirms counts for nothing from now
+    /// on, also in a new incarnation behind the same open gates. Until nobody counts its word any more.
+    pub fn bar(&mut self, node: u32, is_barred: bool) {
+        if let Some(member) = self.members.get_mut(&node) {
+            member.is_barred = is_barred;
+        }
+    }
+
     // ---------------------------------------------------------------- outputs
+
+    /// Whether enough members to keep the gates open have confirmed something within the last timeout, without this one and without
+    /// those who have given this host up. For a majority alone: the other modes let an observer rely on its own clock.
+    #[must_use]
+    pub fn is_kept_open_without(&self, node: u32, now_ns: u64) -> bool {
+        let is_recent = |member: &Member| member.number > 0 && now_ns.saturating_sub(member.known_ns) <= self.config.timeout_ns;
+        let confirms = |(other, member): &(&u32, &Member)| **other != node && !member.is_barred && is_recent(member);
+        self.config.mode == FenceMode::Acknowledged(Confirmers::Majority)
+            && !self.closed
+            && self.valid_ns.is_some_and(|valid_ns| now_ns <= valid_ns)
+            && self.members.iter().filter(confirms).count() >= self.needed().max(1)
+    }
 
     /// t_valid; `None` while nothing was promised.
     #[must_use]

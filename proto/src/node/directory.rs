@@ -109,6 +109,8 @@ pub struct Facts {
 pub struct Directory {
     me: u32,
     facts: Facts,
+    /// See [`Introduction::refuted`].
+    refuted: Vec<(u32, u32)>,
     /// An announcement to everybody is due.
     is_announcing: bool,
     introductions: Introductions,
@@ -140,7 +142,7 @@ impl Directory {
         introductions.set_pace(pace);
         tables.set_pace(pace);
         let facts = Facts { contract, ..Facts::default() };
-        Ok(Self { me, facts, is_announcing: false, introductions, tables, windows, events: VecDeque::new() })
+        Ok(Self { me, facts, refuted: Vec::new(), is_announcing: false, introductions, tables, windows, events: VecDeque::new() })
     }
 
     /// This host's table.
@@ -310,6 +312,11 @@ impl Directory {
         self.introductions.confirmed(node)
     }
 
+    /// Whose word on this host its introductions refute from now on ([`Introduction::refuted`]).
+    pub fn set_refuted(&mut self, refuted: Vec<(u32, u32)>) {
+        self.refuted = refuted;
+    }
+
     /// An incarnation of a host was cut off by a verdict: pulls wait for its next one.
     pub fn pause(&mut self, node: u32) {
         self.tables.pause(node);
@@ -387,8 +394,9 @@ impl Directory {
         let Facts { contract, challenge, response, diverted } = self.facts;
         // Another agent of this name is asked by announcements alone: everybody receives those.
         let (challenge, response) = if answers.is_empty() { (challenge, response) } else { (None, None) };
+        let refuted = self.refuted.clone();
         let introduction =
-            Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted };
+            Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted, refuted };
         introduction.write(body);
     }
 

@@ -8,6 +8,9 @@
 //! report of another host ─► confirmed ───────┴► Rule ─► Step ─► gates
 //! report that gives this host up ─► Judgement: shut, begin anew, or neither
 //! ```
+//!
+//! A report of one against a majority that confirms is the reporter's fault ([`Judgement::Mistaken`]): `docs/fence.md`, *Whoever is
+//! outvoted*.
 
 use crate::fence::{Config, Extension, Rule};
 use fide_wire::PATHS;
@@ -40,6 +43,21 @@ pub enum Judgement {
     Shut,
     /// It is shut already, and an operator opens it.
     IsShut,
+    /// The reporter is outvoted: enough others confirm this host without it. It hears that, and this host goes on.
+    Mistaken,
+}
+
+/// A report that gives this host up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accusation {
+    /// Who has given it up.
+    pub by: u32,
+    /// Which incarnation.
+    pub incarnation: u32,
+    /// The reporter rests on nothing that was promised, since its own fence ended its part in that.
+    pub former: bool,
+    /// The reporter has said that this host is fenced, too: somebody may have acted on that.
+    pub is_fenced: bool,
 }
 
 /// When and why it closed.
@@ -158,6 +176,25 @@ impl HostFence {
             () if promised => Judgement::Shut,
             () => Judgement::BeginAnew,
         }
+    }
+
+    /// As [`HostFence::given_up`], unless the reporter is outvoted. Its word binds it from now on: what it confirms counts for nothing
+    /// until [`HostFence::unbar`].
+    pub fn weigh(&mut self, accusation: &Accusation, own: u32, now_ns: u64) -> Judgement {
+        let Accusation { by, incarnation, former, is_fenced } = *accusation;
+        let judgement = self.given_up(incarnation, own, former);
+        if !matches!(judgement, Judgement::Shut | Judgement::BeginAnew) || incarnation != own {
+            return judgement;
+        }
+        if self.promise().is_some() {
+            self.rule.bar(by, true);
+        }
+        if !is_fenced && self.rule.is_kept_open_without(by, now_ns) { Judgement::Mistaken } else { judgement }
+    }
+
+    /// Nobody counts the word of this host any more with which it gave this one up.
+    pub fn unbar(&mut self, node: u32) {
+        self.rule.bar(node, false);
     }
 
     // ---- outputs --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ pub mod contracts;
 pub mod copies;
 mod fenced;
 mod fencing;
+mod mistaken;
 mod questions;
 pub mod reports;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use copies::Copies;
 use fenced::FencedView;
+use mistaken::Mistaken;
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, State};
@@ -174,6 +176,23 @@ pub enum Event {
         /// Its incarnation.
         incarnation: u32,
     },
+    /// Another host has given this incarnation up, and is outvoted: enough others confirm it, and its fence stays open.
+    Refuted {
+        /// That host.
+        by: u32,
+        /// Its incarnation.
+        incarnation: u32,
+    },
+    /// A host that was given up here lives, in the same incarnation: this one was mistaken. The shell begins a new incarnation of this host
+    /// ([`Node::begin_incarnation`]) where something may rest on that verdict, and refuses nothing of that host's any more.
+    Mistaken {
+        /// That host.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
+        /// A new incarnation begins here.
+        renews: bool,
+    },
     /// What hosts send by multicast on a path is not delivered here, while what they send by unicast is; of nobody: it is again.
     Multicast {
         /// Which path.
@@ -246,6 +265,10 @@ struct Known {
     stated_ns: u64,
     /// What is known of its fence since it was given up.
     fenced: FencedView,
+    /// It counts this host among those that it hears of: a word of this one on its fence says something.
+    counts_us: bool,
+    /// The incarnation of this host that it has given up, outvoted.
+    refuted: Option<u32>,
     /// What it will promise of its fence, once that is armed.
     starting: Option<FencePromise>,
     /// What it announced of its heartbeats.
@@ -264,6 +287,7 @@ pub struct Node {
     /// Hosts that former incarnations of this one knew and that have not left, heard in this one or not.
     members: BTreeSet<u32>,
     fence: Option<HostFence>,
+    mistaken: Mistaken,
     reports: Reports,
     copies: Copies,
     sizes: Sizes,
@@ -295,6 +319,7 @@ impl Node {
             hosts,
             members: BTreeSet::new(),
             fence: None,
+            mistaken: Mistaken::default(),
             reports: Reports::new(contract.period_ns),
             copies: Copies::default(),
             sizes: Sizes::default(),
@@ -552,6 +577,7 @@ impl Node {
         self.tell_held(node, now_ns);
         let known = self.hosts.entry(node).or_default();
         known.fenced = FencedView::default();
+        (known.counts_us, known.refuted) = (false, None);
         if known.is_handed_in || known.ran_in == 0 {
             known.ran_in = known.incarnation;
         }
@@ -562,6 +588,7 @@ impl Node {
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
         known.starting = None;
+        self.drop_words_of(node);
         self.promises(node, incarnation, host, now_ns);
         let Some(known) = self.hosts.get_mut(&node) else { return };
         known.announced = introduction.contract;
@@ -881,6 +908,7 @@ impl Node {
         random: impl FnOnce() -> u64,
         body: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.introduce_refuted();
         self.directory.poll_transmit(now_ns, numbers, random, body)
     }
 

@@ -1,5 +1,6 @@
 //! What can go wrong, and how often.
 
+use super::fenced::{FAULTS_BEGIN, FAULTS_NS};
 use super::host::{AGENT_TIMEOUT_NS, MS};
 use crate::rng::Rng;
 use crate::time::US;
@@ -7,7 +8,7 @@ use fide_wire::PATHS;
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 11] = [
+    pub const ALL: [Profile; 12] = [
         Profile::WithinContract,
         Profile::Pauses,
         Profile::Cuts,
@@ -19,6 +20,7 @@ impl Profile {
         Profile::Queues,
         Profile::Partial,
         Profile::Undelivered,
+        Profile::Fenced,
     ];
 }
 
@@ -48,6 +50,9 @@ pub enum Profile {
     Partial,
     /// Crashes, restarts, and networks that deliver no multicast to some hosts, or to any.
     Undelivered,
+    /// Hosts with fences that a majority confirms, of different times: those of [`Profile::Partial`], agents that stand still, and firewalls
+    /// that drop what agents send while kernels answer.
+    Fenced,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +122,11 @@ pub(crate) enum Fault {
         pairs: u64,
         ns: u64,
     },
+    /// A firewall on this host drops what other agents send: their kernels answer it.
+    Filter {
+        host: usize,
+        ns: u64,
+    },
     /// What is sent to everybody does not reach these hosts, on any path or on one; what is sent to one does. A bit for each host.
     Undeliver {
         hosts: u64,
@@ -154,7 +164,8 @@ pub(crate) fn bad_path(rng: &mut Rng) -> usize {
 
 pub(super) fn plan(rng: &mut Rng, profile: Profile, hosts: usize) -> Vec<(u64, Fault)> {
     let n = if profile == Profile::Storms { 2 } else { 2 + rng.below(5) };
-    let mut plan: Vec<_> = (0..n).map(|_| (10 * MS + rng.below(50 * MS), one(rng, profile, hosts))).collect();
+    let (from, for_ns) = if profile == Profile::Fenced { (FAULTS_BEGIN, FAULTS_NS) } else { (10 * MS, 50 * MS) };
+    let mut plan: Vec<_> = (0..n).map(|_| (from + rng.below(for_ns), one(rng, profile, hosts))).collect();
     if profile == Profile::Storms {
         plan.push((9 * MS, Fault::LosePath { percent: 30, ns: 60 * MS }));
     }
@@ -190,6 +201,14 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
     if profile == Profile::Partial && rng.chance(70) {
         return Fault::Deafen { pairs: deaf_pairs(rng, hosts, host), ns: long(rng) };
     }
+    if profile == Profile::Fenced {
+        match rng.below(100) {
+            0..40 => return Fault::Deafen { pairs: deaf_pairs(rng, hosts, host), ns: long(rng) },
+            40..70 => return Fault::Filter { host, ns: long(rng) + 10 * MS },
+            70..80 => return Fault::StickAgent { host, ns: long(rng) },
+            _ => {} // crashes and restarts
+        }
+    }
     if profile == Profile::Undelivered && rng.chance(70) {
         let every = (1 << hosts) - 1;
         let some = if rng.chance(50) { every } else { 1 | rng.below(every + 1) };
@@ -207,7 +226,7 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         35..50
             if !matches!(
                 profile,
-                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered
+                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered | Profile::Fenced
             ) =>
         {
             Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
@@ -215,7 +234,7 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         50..55
             if !matches!(
                 profile,
-                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered
+                Profile::HeldUp | Profile::Overrun | Profile::Queues | Profile::Partial | Profile::Undelivered | Profile::Fenced
             ) =>
         {
             Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) }

@@ -106,7 +106,7 @@ impl Judge {
     }
 
     /// The first thing that does not hold is the one that is told.
-    fn must(&mut self, property: &'static str, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn must(&mut self, property: &'static str, holds: bool, what: impl FnOnce() -> String) {
         if !holds && self.violation.is_none() {
             self.violation = broken(property, what()).err();
         }
@@ -157,6 +157,29 @@ impl Judge {
     /// Whether a host received nothing of another at some time of the last moments.
     fn was_deaf(&self, to: usize, from: usize, now: u64) -> bool {
         self.deaf_to.iter().any(|d| (d.0, d.1) == (to, from) && d.2 <= now && now <= d.3 + AFTER)
+    }
+
+    /// Whether nothing was lost between two hosts, nor stood still, since then.
+    pub(super) fn heard_each_other_since(&self, a: usize, b: usize, since: u64, now: u64) -> bool {
+        let between = |d: &(usize, usize, u64, u64)| [(a, b), (b, a)].contains(&(d.0, d.1)) && d.2 <= now && since <= d.3 + AFTER;
+        let stood = |host: usize| self.broken[host].iter().any(|(from, to, _)| *from <= now && since <= *to + AFTER);
+        let is_young = |host: usize| self.lives[host].last_key_value().is_none_or(|(_, life)| life.started + AFTER > since);
+        !self.deaf_to.iter().any(between) && ![a, b].into_iter().any(|host| stood(host) || is_young(host))
+    }
+
+    /// Behind the liveness phase, of hosts whose fences are open.
+    pub(super) fn all_see_all(&mut self, hosts: &[Host], now: u64) {
+        for (o, observer) in hosts.iter().enumerate() {
+            let Some(agent) = &observer.agent else { continue };
+            for (n, host) in hosts.iter().enumerate().filter(|(n, host)| *n != o && host.agent.is_some()) {
+                let d = agent.node.detector();
+                let (state, known) = (d.state(host.node), d.incarnation(host.node));
+                let is_seen = (state, known) == (Some(State::Alive), Some(host.incarnation));
+                self.must("healing", is_seen, || {
+                    format!("at {now} host-{o} has host-{n}, in {}, for {state:?} in {known:?}", host.incarnation)
+                });
+            }
+        }
     }
 
     /// Whether `o` has all the time heard somebody who heard `n`, directly or over others: hosts whose agents have run as they should.
@@ -272,6 +295,16 @@ impl Judge {
         self.must("barrier", found.is_none(), || {
             format!("host-{o} gives {} of {:x} as drained at {now}, and a heartbeat waits: {found:?}", v.cause, v.node)
         });
+    }
+
+    /// A verdict that is not judged here.
+    pub(super) fn counts(&mut self, o: usize, hosts: &[Host], v: &Verdict, now: u64) {
+        self.verdicts += 1;
+        let n = hosts.iter().position(|h| h.node == v.node).unwrap_or(o);
+        let what = || format!("{} host-{n} in {} code {} fenced {}", v.cause, v.incarnation, v.code, v.evidence.fenced);
+        if self.verbose {
+            self.note(now, o, &what());
+        }
     }
 
     pub(super) fn verdict(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {

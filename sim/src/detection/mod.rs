@@ -11,6 +11,7 @@
 //! and everything heal (the liveness phase). What must hold is in `judge`.
 
 pub(crate) mod faults;
+pub(crate) mod fenced;
 pub(crate) mod host;
 mod judge;
 mod nic;
@@ -18,6 +19,7 @@ mod questions;
 pub(crate) mod world;
 
 pub use faults::Profile;
+pub use fenced::Counts;
 
 use crate::invariants::Violation;
 
@@ -40,6 +42,8 @@ pub enum Neglect {
     Queues,
     /// Nobody gets copies by unicast.
     Copies,
+    /// Who was mistaken goes on in its incarnation: others may still count its word, and it confirms again.
+    Renewal,
 }
 
 /// What many simulations came to.
@@ -56,6 +60,8 @@ pub struct Totals {
     /// Hosts wrongly called silent, as drained, whose answers waited in a receive queue of their
     /// own and which had answered nothing before: the queue was not known.
     pub open: u64,
+    /// What came of fences.
+    pub fences: Counts,
 }
 
 /// Barriers, by who gave them.
@@ -82,6 +88,7 @@ impl Totals {
         self.barriers.responders += other.barriers.responders;
         self.barriers.itself += other.barriers.itself;
         self.open += other.open;
+        self.fences.add(&other.fences);
     }
 }
 

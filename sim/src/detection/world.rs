@@ -1,6 +1,7 @@
 //! Virtual time, two networks, and the loop of every agent.
 
 use super::faults::{self, Fault};
+use super::fenced::{self, Fenced};
 use super::host::*;
 use super::judge::{Judge, Waiting};
 use super::nic::Flow;
@@ -15,7 +16,7 @@ use crate::rng::Rng;
 use crate::time::US;
 use fide_proto::detector::Action;
 use fide_proto::node::calibration::Breach;
-use fide_proto::node::fence::HostFence;
+use fide_proto::node::fence::{HostFence, Step};
 use fide_proto::node::machine::contracts::Jitter;
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
@@ -23,7 +24,7 @@ use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, State};
 use fide_wire::frame::{Header, Kind};
-use fide_wire::verdict::{Cause, Grade};
+use fide_wire::verdict::{Cause, FencedWhy, Grade};
 use std::rc::Rc;
 
 /// When the faults stop being started; the last of them end 40 ms later.
@@ -63,6 +64,8 @@ pub(crate) enum Event {
         path: usize,
     },
     HealLoss,
+    /// An operator opens all fences that are closed.
+    OpenFences,
     StartAgent {
         host: usize,
         boot: u32,
@@ -101,6 +104,8 @@ pub(crate) struct World {
     pub(super) around: Surroundings,
     /// Until when nothing passes between these hosts and the others.
     pub apart: (u64, Vec<bool>),
+    /// Their fences, where they are judged.
+    pub(super) fenced: Option<Box<Fenced>>,
     /// Groups that run on these hosts; silences are not judged then.
     pub groups: Option<Box<Cluster>>,
     loss_percent: u64,
@@ -131,6 +136,10 @@ impl World {
         let mut world = Self::bare(rng, n, bad_path, neglect, verbose);
         // Of numbers of their own, so that faults are the same whatever surrounds the hosts.
         world.surround(&mut Rng::new(!seed));
+        world.fenced = Fenced::new(profile, &mut Rng::new(seed.rotate_left(17)), n);
+        if world.fenced.is_some() {
+            world.plan_recoveries();
+        }
         for h in 0..n {
             world.boot(h, apps);
         }
@@ -155,6 +164,7 @@ impl World {
             trouble: Trouble::default(),
             around: Surroundings::default(),
             apart: (0, vec![false; n]),
+            fenced: None,
             groups: None,
             loss_percent: 0,
             held: (0, false, 0),
@@ -168,7 +178,7 @@ impl World {
 
     pub(crate) fn run(&mut self) -> Result<Totals, Violation> {
         while let Some((at, event)) = self.queue.pop() {
-            if at > END {
+            if at > if self.fenced.is_some() { fenced::END } else { END } {
                 break;
             }
             self.now = self.now.max(at);
@@ -177,9 +187,13 @@ impl World {
                 return Err(violation);
             }
         }
-        self.judge.at_the_end(&self.hosts, self.now);
+        let fences = self.fenced_at_the_end()?;
+        if fences.is_none() {
+            self.judge.at_the_end(&self.hosts, self.now);
+        }
+        let fences = fences.unwrap_or_default();
         let Judge { verdicts, open, .. } = self.judge;
-        let totals = Totals { verdicts, packets: self.packets, ended_ns: self.now, barriers: self.barriers, open };
+        let totals = Totals { verdicts, packets: self.packets, ended_ns: self.now, barriers: self.barriers, open, fences };
         self.judge.violation().map_or(Ok(totals), Err)
     }
 
@@ -208,7 +222,9 @@ impl World {
                         self.judge.waits(Waiting { at: to, path, node, incarnation, came_ns: now, until_ns: until });
                     }
                     self.at(until, Event::Deliver { to, packet });
-                } else if self.overruns(to, packet.path) {
+                } else if self.overruns(to, packet.path)
+                    || self.fenced.as_ref().is_some_and(|fenced| fenced.filtered_until[to] > now)
+                {
                 } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, queue, now) {
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
                     self.wake(to, soon);
@@ -240,6 +256,7 @@ impl World {
             }
             Event::Sever { host, path } => self.cut(host, &[path], true, false),
             Event::HealLoss => self.loss_percent = 0,
+            Event::OpenFences => self.open_fences(),
             Event::StartAgent { host, boot } => {
                 if self.hosts[host].boot == boot && self.hosts[host].up && self.hosts[host].agent.is_none() {
                     self.start_agent(host);
@@ -270,6 +287,9 @@ impl World {
         self.hosts[host].stuck_until = 0;
         if let Some(mut agent) = self.hosts[host].agent.take() {
             self.look_around(host, &mut agent);
+            if self.fenced.is_some() {
+                self.begin_fence(host, &mut agent);
+            }
             self.hosts[host].agent = Some(agent);
         }
         self.begin_groups(host);
@@ -433,6 +453,12 @@ impl World {
                     self.judge.deafened(place / hosts, place % hosts, now, now + ns);
                 }
             }
+            Fault::Filter { host, ns } => {
+                if let Some(fenced) = &mut self.fenced {
+                    fenced.filtered_until[host] = fenced.filtered_until[host].max(now + ns);
+                }
+                self.judge.began(host, now, now + ns, "filtered");
+            }
             Fault::Undeliver { hosts, path, ns } => {
                 for host in (0..self.hosts.len()).filter(|host| hosts & 1 << host != 0) {
                     (0..PATHS).filter(|at| path.is_none_or(|path| path == *at)).for_each(|at| {
@@ -592,11 +618,14 @@ impl World {
             self.start_agent(host);
             return;
         }
+        self.check_gates(host, &mut agent);
         if agent.node.poll_heartbeat(now).is_some() {
             agent.numbers.heartbeats += 1;
             let version = agent.node.directory().owner().complete() as u32;
             let items = Rc::default();
             send.push((To::Everybody, Body::Heartbeat { number: agent.numbers.heartbeats, version, items }));
+            let number = agent.numbers.heartbeats;
+            self.fence_beat(host, &mut agent, number, now);
         }
         send.extend(self.judge_silence(host, &mut agent));
         for (to, body) in send {
@@ -722,6 +751,9 @@ impl World {
                 Body::Frame { number, kind, body } => {
                     let (sender, incarnation, sent_ns) = (packet.node, packet.incarnation, packet.sent_ns);
                     let header = Header { kind: kind as u8, sender, incarnation, number, sent_ns, ..Header::default() };
+                    if kind == Kind::Introduction && self.is_over(host, agent, (sender, incarnation), &body) {
+                        return self.act(host, agent);
+                    }
                     let came = Came { path: packet.path as u8, received_ns };
                     // What it meant is seen by what follows from it.
                     let _ = agent.node.handle_frame(&header, kind, &body, came, now);
@@ -774,17 +806,35 @@ impl World {
                 machine::Event::Multicast { .. } => continue,
                 machine::Event::Fenced { node, incarnation } => {
                     self.groups_fenced(agent, node, incarnation);
+                    self.told_as_fenced(host, node, incarnation);
                     continue;
                 }
                 machine::Event::GivenUp { incarnation, .. } => {
-                    if agent.shell.is_some() {
+                    if agent.shell.is_some() || self.fenced.is_some() {
                         self.begin_anew(host, agent, incarnation);
                     } else {
                         agent.restart |= self.neglect != Some(Neglect::GivenUp);
                     }
                     continue;
                 }
+                machine::Event::Refuted { .. } => {
+                    self.told_as_refuted();
+                    continue;
+                }
+                machine::Event::Mistaken { node, incarnation, renews } => {
+                    self.told_as_mistaken(host, node, incarnation);
+                    self.hosts[host].table.remove(&node);
+                    self.hosts[host].measured.remove(&node);
+                    if renews && !self.is_neglected(Neglect::Renewal) {
+                        let own = self.hosts[host].incarnation;
+                        self.begin_anew(host, agent, own);
+                    }
+                    continue;
+                }
                 machine::Event::Fence(step) => {
+                    if step == Step::Close(FencedWhy::GivenUp) {
+                        self.shut_by_report(host, Some(agent));
+                    }
                     self.move_gates(host, agent, step);
                     continue;
                 }
@@ -804,6 +854,12 @@ impl World {
             }
             match action {
                 Action::Verdict(v) if agent.shell.is_some() => self.groups_judge(host, agent, &v),
+                Action::Verdict(v) if self.fenced.is_some() => {
+                    if v.evidence.fenced && v.app == 0 {
+                        self.told_as_fenced(host, v.node, v.incarnation);
+                    }
+                    self.judge.counts(host, &self.hosts, &v, now);
+                }
                 Action::Verdict(v) => {
                     for _ in 0..1 + u32::from(self.neglect == Some(Neglect::Twice)) {
                         self.judge.verdict(host, &self.hosts, agent.node.detector(), &v, now);
@@ -815,6 +871,7 @@ impl World {
                     {
                         slot.condemned = true;
                     }
+                    self.note_over(host, node, incarnation);
                 }
                 Action::Restarts { .. } => panic!("nobody says so here"),
                 // Whom it is told is the agent's matter.

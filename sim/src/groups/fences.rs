@@ -22,6 +22,10 @@ pub(super) fn is_cut_off(host: &Host, agent: &Agent, node: u32, incarnation: u32
         return slot.incarnation > incarnation;
     }
     let Some(promise) = agent.node.detector().promise(node) else { return false };
+    let is_counted = promise.mode == FenceMode::Acknowledged(Confirmers::Majority);
+    if is_counted && !agent.node.is_fenced_by_now(node, now) {
+        return false;
+    }
     let last_ns = slot.rows.iter().map(|row| row.last_arrival_ns).max().unwrap_or(now);
     let closed_ns = last_ns + promise.timeout_ns + promise.timeout_ns / 1000 + MS;
     slot.condemned && now >= closed_ns
@@ -29,11 +33,12 @@ pub(super) fn is_cut_off(host: &Host, agent: &Agent, node: u32, incarnation: u32
 
 impl World {
     /// A new agent has a fence; if it finds its gates closed, it begins fenced.
-    pub(super) fn begin_fence(&mut self, host: usize, agent: &mut Agent) {
+    pub(crate) fn begin_fence(&mut self, host: usize, agent: &mut Agent) {
         let (now, known) = (self.now, self.hosts.iter().map(|h| h.node).collect::<Vec<_>>());
+        let timeout_ns = self.fence_ns(host).unwrap_or(FENCE_NS);
         let h = &mut self.hosts[host];
         let config = fence::Config {
-            timeout_ns: FENCE_NS,
+            timeout_ns,
             margin_ns: MS,
             drift_ppm: 0,
             mode: FenceMode::Acknowledged(Confirmers::Majority),
@@ -70,7 +75,7 @@ impl World {
     }
 
     /// A host that is fenced does not call itself alive.
-    pub(super) fn check_gates(&mut self, host: usize, agent: &mut Agent) {
+    pub(crate) fn check_gates(&mut self, host: usize, agent: &mut Agent) {
         let now = self.now;
         self.hosts[host].gates.look(now);
         let Some(fence) = agent.node.fence_mut() else { return };
@@ -81,7 +86,7 @@ impl World {
     }
 
     /// A heartbeat of this number was handed over.
-    pub(super) fn fence_beat(&mut self, host: usize, agent: &mut Agent, number: u64, read_ns: u64) {
+    pub(crate) fn fence_beat(&mut self, host: usize, agent: &mut Agent, number: u64, read_ns: u64) {
         let now = self.now;
         let Some(fence) = agent.node.fence_mut().filter(|fence| fence.closed().is_none()) else { return };
         fence.sent(number, read_ns, number, [true; PATHS]);
@@ -119,18 +124,22 @@ impl World {
         if let Some(shell) = &mut agent.shell {
             shell.groups.stop(self.now);
         }
-        self.cluster().totals.fenced += 1;
+        let Some(cluster) = &mut self.groups else { return };
+        cluster.totals.fenced += 1;
         let (at, boot) = (self.now + 5 * MS + self.rng.below(80 * MS), self.hosts[host].boot);
         self.at(at, Event::Groups(Happening::Recover { host, boot }));
     }
 
     /// The operator opens it.
-    pub(super) fn recover(&mut self, host: usize, boot: u32) {
+    pub(crate) fn recover(&mut self, host: usize, boot: u32) {
         if self.hosts[host].boot != boot || !self.hosts[host].up {
             return;
         }
         let asleep = self.hosts[host].frozen_until.max(self.hosts[host].stuck_until) > self.now;
         if asleep || self.hosts[host].agent.is_none() {
+            if self.groups.is_none() {
+                return;
+            }
             let at = self.now + 4 * MS;
             return self.at(at, Event::Groups(Happening::Recover { host, boot }));
         }

@@ -553,12 +553,15 @@ impl World {
 
     /// Others gave this incarnation up, or its fence opens again: a new one begins.
     pub(crate) fn begin_anew(&mut self, host: usize, agent: &mut Agent, after: u32) {
-        let now = self.now;
+        let (now, former) = (self.now, self.hosts[host].incarnation);
         let h = &mut self.hosts[host];
         h.incarnation = h.incarnation.max(after) + 1;
         let incarnation = h.incarnation;
         self.note(host, || format!("begins incarnation {incarnation}"));
-        shell(agent).groups.begin_incarnation(now, incarnation);
+        match &mut agent.shell {
+            Some(shell) => shell.groups.begin_incarnation(now, incarnation),
+            None => self.renewed(host, former),
+        }
         agent.version += 1;
         agent.node.begin_incarnation(incarnation, agent.version, now);
         agent.node.announce();

@@ -13,6 +13,7 @@
 //!               the host's row (table.rs)
 //!               u64 challenge   u64 response   u8 diverted     0: no number; a bit for each path
 //!               count × u32 seen                              of the host that is answered: its last incarnation before
+//!               u8 count   count × (u32 node, u32 incarnation)   who has given the sender up, wrongly
 //! ```
 //! An introduction may answer the hellos of many hosts, where it is sent to everybody. One that answers none is an
 //! *announcement*: it keeps what is known of a confirmed host up to date, and has others ask a host that is not.
@@ -28,6 +29,8 @@ use std::num::NonZeroU64;
 pub const ASKED_MAX: usize = 64;
 /// The most hellos that one introduction answers.
 pub const ANSWERS_MAX: usize = 48;
+/// The most hosts whose word on the sender it refutes.
+pub const REFUTED_MAX: usize = 16;
 
 /// The sender challenges hosts to introduce themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -98,10 +101,12 @@ pub struct Introduction {
     pub response: Option<NonZeroU64>,
     /// Paths on which frames with the sender's own MAC arrived a moment ago: frames to it may go astray there.
     pub diverted: [bool; PATHS],
+    /// Hosts, and which incarnations of them, that have given this incarnation of the sender up although enough others confirm its heartbeats.
+    pub refuted: Vec<(u32, u32)>,
 }
 
 impl Introduction {
-    /// Appends it to a body. Answers past [`ANSWERS_MAX`] are left out.
+    /// Appends it to a body. Answers past [`ANSWERS_MAX`] are left out, and so is what is refuted past [`REFUTED_MAX`].
     pub fn write(&self, body: &mut Vec<u8>) {
         let answers = &self.answers[..self.answers.len().min(ANSWERS_MAX)];
         body.extend_from_slice(&(answers.len() as u16).to_be_bytes());
@@ -122,6 +127,11 @@ impl Introduction {
         }
         body.push(self.diverted.iter().enumerate().map(|(path, is_diverted)| u8::from(*is_diverted) << path).sum());
         answers.iter().for_each(|answer| body.extend_from_slice(&answer.seen.to_be_bytes()));
+        let refuted = &self.refuted[..self.refuted.len().min(REFUTED_MAX)];
+        body.push(refuted.len() as u8);
+        for word in refuted.iter().flat_map(|(node, incarnation)| [node, incarnation]) {
+            body.extend_from_slice(&word.to_be_bytes());
+        }
     }
 
     /// Reads it; bytes behind it are a later version's.
@@ -140,12 +150,17 @@ impl Introduction {
         let (challenge, response) = (NonZeroU64::new(r.u64()?), NonZeroU64::new(r.u64()?));
         let bits = r.u8()?;
         let diverted = std::array::from_fn(|path| bits & 1 << path != 0);
-        // Releases before end here.
+        // Releases before end here, or behind the next field.
         if !r.rest().is_empty() {
             for answer in &mut answers {
                 answer.seen = r.u32()?;
             }
         }
-        Some(Self { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted })
+        let count = if r.rest().is_empty() { 0 } else { r.u8()? };
+        if usize::from(count) > REFUTED_MAX {
+            return None;
+        }
+        let refuted = (0..count).map(|_| Some((r.u32()?, r.u32()?))).collect::<Option<_>>()?;
+        Some(Self { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted, refuted })
     }
 }

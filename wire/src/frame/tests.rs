@@ -119,6 +119,7 @@ fn introduction() -> Introduction {
         challenge: NonZeroU64::new(10),
         response: None,
         diverted: [false, true],
+        refuted: vec![(3, 4), (5, u32::MAX)],
     }
 }
 

@@ -7,7 +7,12 @@
 //!
 //! **Invariant.** Let U be the hosts that the fenced host knows (without itself), and S those who have given it up. It needs ⌈|U|/2⌉ confirmations,
 //! of U \ S. With |S| ≥ ⌊|U|/2⌋ + 1 there are fewer. U is not known here, but every host that it knows is taken to be known here as well, so
-//! |U| ≤ |known|, which makes the condition stricter. Hosts that are fenced themselves confirm nothing, and count as if they were in S.
+//! |U| ≤ |known|, which makes the condition stricter. This host counts itself, so it says nothing of the fence of a host that does not
+//! know it.
+//!
+//! S is made of words alone. A host that is fenced or dead confirms nothing either, and may do so again: its operator opens its fence, or
+//! boots it, and an observer that is cut off does not hear of that (mutant 34). A word is dropped when its giver is met in a new
+//! incarnation, which may have taken it back ([`super::mistaken`]).
 //!
 //! *Silent host* waits for that for a while, so that one verdict says both. Where it does not come (this side of a partition is too small), the
 //! verdict says *not fenced*, and [`Event::Fenced`] follows if it comes later.
@@ -32,6 +37,12 @@ pub(super) struct FencedView {
     held: Option<(Box<Verdict>, u64)>,
     /// It was told without.
     is_owed: bool,
+}
+
+impl FencedView {
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
 }
 
 impl Node {
@@ -67,7 +78,7 @@ impl Node {
         Some(verdict)
     }
 
-    fn note_fenced(&mut self, node: u32) {
+    pub(super) fn note_fenced(&mut self, node: u32) {
         if let Some(known) = self.hosts.get_mut(&node) {
             known.fenced.is_fenced = true;
         }
@@ -81,14 +92,13 @@ impl Node {
 
     /// Whether those who have not given this host up are too few to keep its gates open.
     fn is_given_up_by_enough(&self, node: u32, now_ns: u64) -> bool {
-        let Some(given_up) = self.hosts.get(&node).map(|known| &known.fenced.by) else { return false };
+        // A host that does not count this one knows fewer hosts than are counted here.
+        let counts_us = self.hosts.get(&node).filter(|known| known.counts_us);
+        let Some(given_up) = counts_us.map(|known| &known.fenced.by) else { return false };
         let mut others = self.members.clone();
         others.extend(self.detector.peers().map(|peer| peer.node));
         others.remove(&node);
-        let is_out = |other: &&u32| {
-            given_up.get(other).is_some_and(|over_ns| *over_ns <= now_ns)
-                || self.hosts.get(other).is_some_and(|known| known.condemned && known.fenced.is_fenced)
-        };
+        let is_out = |other: &&u32| given_up.get(other).is_some_and(|over_ns| *over_ns <= now_ns);
         let out = others.iter().filter(is_out).count() + 1; // and this host
         out > others.len().div_ceil(2)
     }
@@ -101,6 +111,19 @@ impl Node {
         // The path that carried last counts. What it says again says the same, but for the time under way.
         let known_ns = known.fenced.by.entry(reporter).or_insert(0);
         *known_ns = over_ns.max(*known_ns);
+    }
+
+    /// A host is met in a new incarnation: its former one's words are not counted any more, unless they have been.
+    pub(super) fn drop_words_of(&mut self, reporter: u32) {
+        for known in self.hosts.values_mut().filter(|known| !known.fenced.is_fenced) {
+            known.fenced.by.remove(&reporter);
+        }
+    }
+
+    /// Whether this host is fenced, by what enough others have stated by now, for whoever waits for that.
+    #[must_use]
+    pub fn is_fenced_by_now(&self, node: u32, now_ns: u64) -> bool {
+        self.is_fenced(node) || self.is_given_up_by_enough(node, now_ns)
     }
 
     /// Verdicts that waited for the others' word, or have waited for long enough, are told; so is what came too late for one.

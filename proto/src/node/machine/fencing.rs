@@ -48,7 +48,9 @@ impl Node {
         for known in self.hosts.values_mut() {
             known.former_verdict = known.condemned;
         }
-        Some(fence.recover(incarnation, now_ns))
+        let valid_ns = fence.recover(incarnation, now_ns);
+        self.unbar_all();
+        Some(valid_ns)
     }
 
     /// Who must confirm this host's heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.

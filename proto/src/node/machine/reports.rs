@@ -10,7 +10,7 @@ use super::copies::BY_UNICAST;
 use super::{Event, Known, Node};
 use crate::detector::How;
 use crate::node::directory::Ignored;
-use crate::node::fence::{Judgement, Step};
+use crate::node::fence::{Accusation, Judgement, Step};
 use crate::node::tables::ROOM;
 use fide_wire::PATHS;
 use fide_wire::frame::Header;
@@ -100,6 +100,11 @@ impl Reports {
         self.prompt.remove(&node);
     }
 
+    /// Whether what was said of a host rests on nothing that goes on: see [`ReportEntry::FORMER`].
+    pub(super) fn is_former(&self, node: u32) -> bool {
+        self.outdated.get(&node).is_some_and(|outdated| outdated.former)
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         if self.is_due || self.round.is_some() || !self.prompt.is_empty() {
             Some(0)
@@ -128,6 +133,7 @@ impl Node {
             self.also_silent(header.sender, body, now_ns);
             self.stated(header.sender, body, now_ns);
         }
+        self.shows_what_it_knows(header.sender, body);
         let own = self.detector.config().self_incarnation;
         let is_ours =
             |entry: &ReportEntry| entry.node == self.directory.owner().origin() && entry.flags & ReportEntry::RELAYED == 0;
@@ -136,8 +142,14 @@ impl Node {
         let is_unheard = entries().all(|entry| entry.flags & ReportEntry::SILENT != 0);
         let ours: Vec<ReportEntry> = entries().collect();
         for entry in ours {
+            if let Some(known) = self.hosts.get_mut(&header.sender).filter(|_| entry.incarnation == own) {
+                known.counts_us = true;
+            }
+            if entry.flags & ReportEntry::REFUTED != 0 {
+                self.was_mistaken(header.sender, &entry, own, now_ns);
+            }
             let is_given_up = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > own && is_unheard);
-            if is_given_up && self.given_up(header.sender, &entry, own, now_ns) {
+            if is_given_up && self.given_up((header.sender, header.incarnation), &entry, own, now_ns) {
                 return Ok(());
             }
             // Of a host that was given up here nothing else is believed: two that were cut off from each other both begin anew.
@@ -199,17 +211,26 @@ impl Node {
         }
     }
 
-    /// Another host has given an incarnation of this one up. Whether that ends what its report is good for.
-    fn given_up(&mut self, by: u32, entry: &ReportEntry, own: u32, now_ns: u64) -> bool {
-        let former = entry.flags & ReportEntry::FORMER != 0;
-        let judgement = match &self.fence {
-            Some(fence) => fence.given_up(entry.incarnation, own, former),
+    /// Another host, in this incarnation, has given one of this host up. Whether that ends what its report is good for.
+    fn given_up(&mut self, (by, by_incarnation): (u32, u32), entry: &ReportEntry, own: u32, now_ns: u64) -> bool {
+        let (incarnation, former) = (entry.incarnation, entry.flags & ReportEntry::FORMER != 0);
+        let accusation = Accusation { by, incarnation, former, is_fenced: entry.flags & ReportEntry::FENCED != 0 };
+        if incarnation == own && self.fence.as_ref().is_some_and(|fence| fence.promise().is_some()) {
+            // A word of a former incarnation of the reporter may be counted as one of the last before this.
+            self.bar(by, by_incarnation.saturating_sub(former.into()), own);
+        }
+        let judgement = match &mut self.fence {
+            Some(fence) => fence.weigh(&accusation, own, now_ns),
             None if entry.incarnation >= own => Judgement::BeginAnew,
             None => Judgement::Nothing,
         };
         match judgement {
             Judgement::Nothing => return false,
             Judgement::IsShut => {}
+            Judgement::Mistaken => {
+                self.refute(by, own);
+                return false;
+            }
             Judgement::Shut => {
                 if let Some(fence) = &mut self.fence {
                     fence.close(FencedWhy::GivenUp, now_ns);
@@ -360,17 +381,21 @@ impl Node {
     }
 
     fn entry(&self, node: u32, path: usize, heard: &Heard, now_ns: u64) -> ReportEntry {
-        let known = self.hosts.get(&node).map(|known| (known.incarnation, known.condemned, known.former_verdict));
-        let (incarnation, is_condemned, is_former) = known.unwrap_or_default();
+        let known = self.hosts.get(&node);
+        let known = known.map(|known| (known.incarnation, known.condemned, known.former_verdict, known.fenced.is_fenced()));
+        let (incarnation, is_condemned, is_former, known_is_fenced) = known.unwrap_or_default();
         let timeout_ns = self.detector.peer(node).map_or(0, |peer| peer.paths[path].contract.timeout_ns());
         let answers = if self.detector.answers(node) { ReportEntry::ANSWERS } else { 0 };
+        let is_fenced = known_is_fenced && is_condemned;
+        let refuted = if self.is_refuted(node) { ReportEntry::REFUTED } else { 0 };
+        let fenced = if is_fenced { ReportEntry::FENCED } else { 0 };
         let by_unicast = if heard.since_group >= BY_UNICAST { ReportEntry::BY_UNICAST } else { 0 };
         let is_silent = heard.arrived_ns == 0 || now_ns.saturating_sub(heard.arrived_ns) > timeout_ns;
         ReportEntry {
             node,
             incarnation,
             path: path as u8,
-            flags: flags(is_silent, is_condemned, is_former) | answers | by_unicast,
+            flags: flags(is_silent, is_condemned, is_former) | answers | by_unicast | refuted | fenced,
             company: self.detector.company(node),
             last_number: heard.number,
             echo_sent_ns: heard.sent_ns,
@@ -391,7 +416,7 @@ impl Node {
     }
 }
 
-const fn flags(is_silent: bool, is_condemned: bool, is_former: bool) -> u8 {
+const fn flags(is_silent: bool, is_condemned: bool, is_former: bool) -> u16 {
     let silent = if is_silent { ReportEntry::SILENT } else { 0 };
     let condemned = if is_condemned { ReportEntry::CONDEMNED } else { 0 };
     silent | condemned | if is_former { ReportEntry::FORMER } else { 0 }

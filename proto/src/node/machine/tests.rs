@@ -100,7 +100,7 @@ fn header(at: usize, incarnation: u32) -> Header {
     Header { kind: Kind::PathReport as u8, sender: id(at), incarnation, ..Header::default() }
 }
 
-fn about(at: usize, incarnation: u32, flags: u8) -> ReportEntry {
+fn about(at: usize, incarnation: u32, flags: u16) -> ReportEntry {
     let (node, path) = (id(at), 0);
     ReportEntry { node, incarnation, path, flags, company: 0, last_number: 3, echo_sent_ns: NOW, hold_ns: MS, jitter_max_ns: 0 }
 }
@@ -413,7 +413,7 @@ fn told(node: &mut Node) -> (Vec<bool>, usize) {
 
 #[test]
 fn a_silent_host_is_fenced_when_those_who_have_not_given_it_up_are_too_few_to_confirm() {
-    let [mut a, ..] = hosts::<5>(true);
+    let [mut a, ..] = counted::<5>();
     assert_eq!(a.weigh_fence(silent(1), NOW), None, "one of its four observers says nothing");
     gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
     assert_eq!(told(&mut a), (vec![], 0), "the two others may confirm it");
@@ -425,7 +425,7 @@ fn a_silent_host_is_fenced_when_those_who_have_not_given_it_up_are_too_few_to_co
     assert_eq!(told(&mut a), (vec![true], 0), "one verdict says both");
     assert!(a.is_fenced(id(1)) && !a.is_fenced(id(2)));
     // Who is the last to give it up says so at once, too: others wait for that.
-    let [mut a, ..] = hosts::<3>(true);
+    let [mut a, ..] = counted::<3>();
     gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
     all_reports(&mut a, NOW + MS);
     assert!(a.weigh_fence(silent(1), NOW + MS).is_some());
@@ -441,7 +441,7 @@ fn a_silent_host_is_fenced_when_those_who_have_not_given_it_up_are_too_few_to_co
 
 #[test]
 fn where_too_many_may_confirm_a_silent_host_is_not_told_as_fenced_before_they_give_it_up() {
-    let [mut a, ..] = hosts::<5>(true);
+    let [mut a, ..] = counted::<5>();
     assert_eq!(a.weigh_fence(silent(1), NOW), None);
     gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW + MS);
     a.weigh_held(NOW + TIMEOUT - 1);
@@ -455,17 +455,142 @@ fn where_too_many_may_confirm_a_silent_host_is_not_told_as_fenced_before_they_gi
 }
 
 #[test]
-fn of_two_hosts_the_word_of_one_is_enough_and_a_fenced_host_confirms_nobody() {
-    let [mut a, _b] = hosts::<2>(true);
+fn of_two_hosts_the_word_of_one_is_enough_if_the_other_counts_it() {
+    let [mut a, _b] = counted::<2>();
     assert!(a.weigh_fence(silent(1), NOW).is_some_and(|verdict| verdict.evidence.fenced));
-    // Of five, three have died one after the other: the last two are not enough by themselves.
-    let [mut a, ..] = hosts::<5>(true);
-    for (dead, by) in [(4, [1, 2].as_slice()), (3, &[1, 2]), (2, &[1])] {
-        by.iter().for_each(|by| gives_up(&mut a, *by, dead, 2 * TIMEOUT, NOW));
-        let verdict = a.weigh_fence(silent(dead), NOW);
-        assert!(verdict.is_some_and(|verdict| verdict.evidence.fenced), "host {dead}");
-        a.hosts.get_mut(&id(dead)).unwrap().condemned = true;
-    }
+    let [mut a, _b] = hosts::<2>(true);
+    assert_eq!(a.weigh_fence(silent(1), NOW), None, "whoever else it knows may confirm it");
+}
+
+/// One that is fenced may be opened, or booted, and confirm again: an observer that is cut off does not hear of it.
+#[test]
+fn a_host_that_is_fenced_has_given_nobody_up() {
+    let [mut a, ..] = counted::<3>();
+    gives_up(&mut a, 1, 2, 2 * TIMEOUT, NOW);
+    assert!(a.weigh_fence(silent(2), NOW).is_some_and(|verdict| verdict.evidence.fenced));
+    a.hosts.get_mut(&id(2)).unwrap().condemned = true;
+    assert_eq!(a.weigh_fence(silent(1), NOW), None, "the fenced one has not said a word on it");
+    a.weigh_held(NOW + 10 * TIMEOUT);
+    assert_eq!(told(&mut a), (vec![false], 0));
+}
+
+/// … and has it counted no more when it is met in a new incarnation: it may have taken it back.
+#[test]
+fn the_word_of_a_former_incarnation_counts_no_more() {
+    let mut nodes = counted::<3>();
+    gives_up(&mut nodes[0], 2, 1, 2 * TIMEOUT, NOW);
+    nodes[2].begin_incarnation(6, 2, NOW);
+    nodes[2].announce();
+    meet_at(&mut nodes, NOW + 20 * MS);
+    let [a, _, _] = &mut nodes;
+    assert_eq!(a.hosts[&id(2)].incarnation, 6);
+    assert_eq!(a.weigh_fence(silent(1), NOW + 21 * MS), None);
+}
+
+/// Three hosts or more that know of each other that they are counted.
+fn counted<const N: usize>() -> [Node; N] {
+    let mut nodes = hosts::<N>(true);
+    nodes[0].hosts.values_mut().for_each(|known| known.counts_us = true);
+    nodes
+}
+
+/// The first of three hosts with a fence that a majority confirms, armed by both others.
+fn armed_by_two() -> [Node; 3] {
+    let mut nodes = hosts::<3>(false);
+    let mode = FenceMode::Acknowledged(Confirmers::Majority);
+    let config =
+        fence::Config { timeout_ns: TIMEOUT, margin_ns: MS, drift_ppm: 0, mode, paths: Paths::Both, configured: [true; PATHS] };
+    let a = &mut nodes[0];
+    a.set_fence(HostFence::new(config, true, 5));
+    a.fence_mut().unwrap().sent(3, NOW, 1, [true; PATHS]);
+    (1..3).for_each(|by| a.handle_report(&header(by, 5), &body(&[about(0, 5, 0)]), NOW + MS).unwrap());
+    assert!(matches!(events(a)[..], [Event::Fence(Step::Extend { first: true, .. })]));
+    nodes
+}
+
+/// Whether what this host confirms of a later heartbeat counts at the first one.
+fn counts(a: &mut Node, (by, incarnation): (usize, u32), number: u64, now_ns: u64) -> bool {
+    a.fence_mut().unwrap().sent(number, now_ns, number, [true; PATHS]);
+    let entry = ReportEntry { last_number: number, ..about(0, 5, 0) };
+    a.handle_report(&header(by, incarnation), &body(&[entry]), now_ns + MS).unwrap();
+    events(a).iter().any(|event| matches!(event, Event::Fence(Step::Extend { .. })))
+}
+
+#[test]
+fn a_report_against_a_confirming_majority_is_refuted_once_and_the_fence_stays_open() {
+    let [mut a, ..] = armed_by_two();
+    let given_up = body(&[about(0, 5, ReportEntry::CONDEMNED)]);
+    a.handle_report(&header(2, 5), &given_up, NOW + 2 * MS).unwrap();
+    assert_eq!(events(&mut a), [Event::Refuted { by: id(2), incarnation: 5 }]);
+    a.handle_report(&header(2, 5), &given_up, NOW + 3 * MS).unwrap();
+    assert_eq!(events(&mut a), [], "it is told once");
+    let said = all_reports(&mut a, NOW + 4 * MS);
+    assert!(said.iter().all(|e| (e.node, e.incarnation) == (id(2), 5) && e.flags & ReportEntry::REFUTED != 0), "{said:?}");
+    assert!(!said.is_empty());
+    // Its word binds it.
+    assert!(!counts(&mut a, (2, 5), 4, NOW + 5 * MS));
+    assert!(counts(&mut a, (1, 5), 5, NOW + 6 * MS));
+    // Also in its next incarnation, until the third one shows that it does not count that word.
+    a.hosts.get_mut(&id(2)).unwrap().incarnation = 6;
+    assert!(!counts(&mut a, (2, 6), 6, NOW + 7 * MS));
+    a.handle_report(&header(1, 5), &body(&[about(2, 5, 0)]), NOW + 8 * MS).unwrap();
+    assert!(!counts(&mut a, (2, 6), 7, NOW + 9 * MS), "it may count it");
+    a.handle_report(&header(1, 5), &body(&[about(2, 6, 0)]), NOW + 10 * MS).unwrap();
+    assert!(counts(&mut a, (2, 6), 8, NOW + 11 * MS));
+}
+
+#[test]
+fn a_report_that_is_not_outvoted_or_that_says_fenced_shuts_the_fence() {
+    let shut = [Event::Fence(Step::Close(FencedWhy::GivenUp))];
+    let [mut a, ..] = armed_by_two();
+    a.handle_report(&header(2, 5), &body(&[about(0, 5, ReportEntry::CONDEMNED | ReportEntry::FENCED)]), NOW + 2 * MS).unwrap();
+    assert_eq!(events(&mut a), shut, "somebody may have acted on that");
+    let [mut a, ..] = armed_by_two();
+    a.handle_report(&header(2, 5), &body(&[about(0, 5, ReportEntry::CONDEMNED)]), NOW + 2 * MS).unwrap();
+    a.handle_report(&header(1, 5), &body(&[about(0, 5, ReportEntry::CONDEMNED)]), NOW + 3 * MS).unwrap();
+    let [Event::Refuted { .. }, closed] = &events(&mut a)[..] else { panic!() };
+    assert_eq!(*closed, shut[0], "nobody is left who may confirm it");
+}
+
+/// Reports of the first host say that it refutes what the last one has said of it in this incarnation.
+fn refutes(node: &mut Node, own: u32, now_ns: u64) -> Vec<Event> {
+    let entry = ReportEntry { incarnation: own, ..about(2, 5, ReportEntry::REFUTED) };
+    node.handle_report(&header(0, 5), &body(&[entry]), now_ns).unwrap();
+    events(node)
+}
+
+#[test]
+fn who_was_mistaken_begins_anew_and_meets_the_host_again_in_the_same_incarnation() {
+    let mut nodes = hosts::<3>(true);
+    let now = NOW + 2 * MS;
+    assert_eq!(refutes(&mut nodes[2], 5, now), [], "it was not given up");
+    nodes[2].hosts.get_mut(&id(0)).unwrap().condemned = true;
+    assert_eq!(refutes(&mut nodes[2], 4, now), [], "a recording");
+    let mistaken = |renews| [Event::Mistaken { node: id(0), incarnation: 5, renews }];
+    assert_eq!(refutes(&mut nodes[2], 5, now), mistaken(true));
+    assert_eq!(refutes(&mut nodes[2], 5, now), [], "once");
+    assert!(nodes[2].members.contains(&id(0)), "it counts as before");
+    nodes[2].begin_incarnation(6, 2, now);
+    nodes[2].announce();
+    nodes[2].heartbeat(id(0), 5, 1, now + MS);
+    exchange(&mut nodes, now + 20 * MS);
+    let back = |event: &Event| matches!(event, Event::Act(Action::Verdict(v)) if (v.cause, v.code, v.node) == (Cause::Returned, 4, id(0)));
+    assert!(events(&mut nodes[2]).iter().any(back), "its subscribers hear that it was wrong");
+    assert_eq!(nodes[2].detector().state(id(0)), Some(detector::State::Alive));
+    assert_eq!(nodes[0].detector().incarnation(id(2)), Some(6));
+    // Where its own fence ended what rested on the verdict, it need not begin anew.
+    let c = &mut nodes[2];
+    let known = c.hosts.get_mut(&id(0)).unwrap();
+    (known.condemned, known.former_verdict) = (true, true);
+    assert_eq!(refutes(c, 6, now + 30 * MS), mistaken(false));
+    // Of one that was told as fenced somebody may believe that.
+    let known = c.hosts.get_mut(&id(0)).unwrap();
+    known.condemned = true;
+    c.note_fenced(id(0));
+    assert_eq!(refutes(c, 6, now + 31 * MS), []);
+    c.report(now + 32 * MS);
+    let said = all_reports(c, now + 32 * MS);
+    assert!(said.iter().any(|entry| entry.node == id(0) && entry.flags & ReportEntry::FENCED != 0));
 }
 
 /// Heartbeats of `node` have come until now, the last one by multicast so many numbers ago.
