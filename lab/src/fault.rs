@@ -85,6 +85,9 @@ pub struct LinkFaults {
     /// So many percent of the frames are lost, either way.
     #[serde(default, skip_serializing_if = "is_none_lost")]
     pub lost_percent: u8,
+    /// What it should receive by UDP is dropped: what agents say, and not what kernels answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_udp: bool,
 }
 
 /// Hosts that a host can be deaf to.
@@ -114,6 +117,7 @@ impl LinkFaults {
             || self.slow_from_host_bps.is_some()
             || self.deaf_to != 0
             || self.lost_percent != 0
+            || self.no_udp
     }
 }
 
@@ -146,6 +150,15 @@ impl Lab {
     /// As [`Lab::cut`].
     pub fn lose_multicast(&self, host: u16, net: u8) -> Result<(), LabError> {
         self.change_link(host, net, |faults| faults.no_multicast = true)
+    }
+
+    /// A firewall in front of this host drops what comes by UDP, as one does that knows nothing of agents: the host hears no agent, and all
+    /// kernels answer it. Until [`Lab::heal`].
+    ///
+    /// # Errors
+    /// As [`Lab::cut`].
+    pub fn filter_udp(&self, host: u16, net: u8) -> Result<(), LabError> {
+        self.change_link(host, net, |faults| faults.no_udp = true)
     }
 
     /// So many percent of the frames between a host and a network are lost, each with the same chance, either way. Until [`Lab::heal`].
@@ -399,6 +412,14 @@ impl Steps {
             }
         }
 
+        match (before.no_udp, after.no_udp) {
+            (false, true) => {
+                steps.tc.push(format!("filter add dev {port} egress protocol all pref {UDP_PREF} bpf da bytecode '{DROP_UDP}'"));
+            }
+            (true, false) if after.needs_clsact() => steps.tc.push(format!("filter del dev {port} egress pref {UDP_PREF}")),
+            _ => {}
+        }
+
         for other in 1..=DEAF_TO_MAX {
             let is_deaf = |faults: &LinkFaults| faults.deaf_to & 1 << (other - 1) != 0;
             let pref = DEAF_PREF + other;
@@ -462,6 +483,14 @@ fn drop_some(percent: u8) -> String {
     format!("4,32 0 0 {RANDOM},53 1 0 {below},6 0 0 2,6 0 0 {}", u32::MAX)
 }
 
+/// The filter that drops UDP has this priority.
+const UDP_PREF: u16 = 60;
+
+/// Classic BPF that drops UDP: loads the EtherType, and the protocol of IPv4 or the next header of IPv6, and returns TC_ACT_SHOT if that is
+/// 17, else TC_ACT_UNSPEC.
+const DROP_UDP: &str =
+    "9,40 0 0 12,21 0 2 2048,48 0 0 23,21 3 4 17,21 0 3 34525,48 0 0 20,21 0 1 17,6 0 0 2,6 0 0 4294967295";
+
 /// Filters of frames of one host have this priority and the host's number.
 const DEAF_PREF: u16 = 100;
 
@@ -494,6 +523,7 @@ mod tests {
         no_multicast: false,
         mtu: None,
         lost_percent: 0,
+        no_udp: false,
     };
 
     fn with(cut: Cut) -> LinkFaults {

@@ -1192,6 +1192,9 @@ impl World {
             | NodeEvent::Announced { .. }
             | NodeEvent::Margin { .. }
             | NodeEvent::Fenced { .. }
+            // No majority keeps a fence open here.
+            | NodeEvent::Refuted { .. }
+            | NodeEvent::Mistaken { .. }
             | NodeEvent::Multicast { .. }
             | NodeEvent::Forgotten { .. } => {}
             NodeEvent::GivenUp { incarnation, .. } => self.given_up(host, incarnation),

@@ -3,7 +3,7 @@
 //! A failing seed is named; run it alone, with everything that happens printed, by
 //! `FIDE_SEED=17 cargo test -p fide-sim --test sim -- detection:: --nocapture`.
 
-use fide_sim::detection::{Barriers, Neglect, Profile, Totals, run};
+use fide_sim::detection::{Barriers, Counts, Neglect, Profile, Totals, run};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -114,6 +114,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::Maximum, Profile::Pauses, "margin"),
         (Neglect::Queues, Profile::Queues, "barrier"),
         (Neglect::Copies, Profile::Undelivered, "accuracy"),
+        (Neglect::Mistaken, Profile::Fenced, "healing"),
     ];
     for (neglect, profile, property) in cases {
         let found = (0..2_000).find(|seed| run(*seed, profile, Some(neglect), false).is_err_and(|v| v.property == property));
@@ -133,4 +134,12 @@ fn swim_4_1_nobody_is_dead_whom_a_host_hears_that_is_heard_here() {
 #[test]
 fn nobody_is_given_up_where_multicast_is_not_delivered() {
     explore(Profile::Undelivered, 2_000);
+}
+
+/// Fences that a majority confirms, deaf hosts, and firewalls that drop what agents send.
+#[test]
+fn a_host_that_a_majority_confirms_is_shut_by_no_report_and_who_is_fenced_sends_nothing() {
+    let Counts { fenced, refuted, mistaken, shut } = explore(Profile::Fenced, 1_000).fences;
+    let are_few = number("FIDE_SEED").is_some() || number("FIDE_SEEDS").is_some_and(|seeds| seeds < 1_000);
+    assert!(are_few || [fenced, refuted, mistaken, shut].iter().all(|n| *n > 10), "some of it never happens");
 }

@@ -23,7 +23,7 @@ use fide_wire::frame::table::{Content, HOST_ROW, Process, State};
 use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::names::NAME_MAX;
 use fide_wire::packet::{Header, Notice};
-use fide_wire::verdict::{Cause, Evidence, Grade};
+use fide_wire::verdict::{Cause, Confirmers, Evidence, FenceMode, Grade};
 use fide_wire::{PATHS, SLOTS};
 use fide_xdp::Used;
 
@@ -45,10 +45,13 @@ impl Core {
             return tracing::warn!("an introduction names {name:?}, which is not node {:08x}", header.sender);
         }
         if let Some(known) = self.start.known.get(name).filter(|known| header.incarnation < **known) {
-            let refutes = header.incarnation + 1 == *known && said.refuted.contains(&(self.start.node, self.start.incarnation));
-            if refutes && self.slot(header.sender).is_none() {
+            let is_last = header.incarnation + 1 == *known && self.slot(header.sender).is_none();
+            let refutes = said.refuted.contains(&(self.start.node, self.start.incarnation));
+            let is_by_majority =
+                said.host.fence.is_some_and(|promise| promise.mode == FenceMode::Acknowledged(Confirmers::Majority));
+            if is_last && (refutes || self.node.takes_back(now) && is_by_majority) {
                 // A former agent of this host gave it up. What it says to that names this life: it lives now.
-                self.node.refuted_by_introduction(header.sender, header.incarnation);
+                self.node.refuted_by_introduction(header.sender, header.incarnation, now);
                 return self.act(None, now);
             }
             // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.

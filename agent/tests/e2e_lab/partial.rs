@@ -4,7 +4,7 @@ use super::groups::{create, open, read, runs, status};
 use crate::common::{Pins, Setup, World, until};
 use fide_lab::NETS;
 use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
-use fide_wire::level::{FENCE_EVENT_CODE, LOSS_EVENT_CODE, MULTICAST_EVENT_CODE, SIZE_EVENT_CODE};
+use fide_wire::level::{FENCE_EVENT_CODE, LOSS_EVENT_CODE, MISTAKEN_EVENT_CODE, MULTICAST_EVENT_CODE, SIZE_EVENT_CODE};
 use fide_wire::verdict::Cause;
 
 /// `host` receives nothing of `to` any more, on both networks.
@@ -47,8 +47,13 @@ fn nobody_was_given_up(w: &World) {
 
 /// Acknowledged fences with a timeout that a busy machine keeps.
 fn fenced(pins: &Pins, hosts: u16, timeout: &str) -> Option<World> {
-    let lines = format!("mode = \"acknowledged\"\ntimeout = \"{timeout}\"\nmargin = \"10ms\"");
-    let configs: Vec<String> = (1..=hosts).map(|h| pins.config(h, &lines)).collect();
+    fenced_by(pins, hosts, |_| timeout)
+}
+
+/// The same, with a timeout of each host's own.
+fn fenced_by<'a>(pins: &Pins, hosts: u16, timeout: impl Fn(u16) -> &'a str) -> Option<World> {
+    let lines = |host| format!("mode = \"acknowledged\"\ntimeout = \"{}\"\nmargin = \"10ms\"", timeout(host));
+    let configs: Vec<String> = (1..=hosts).map(|h| pins.config(h, &lines(h))).collect();
     Setup::hosts(hosts).extra(move |h| configs[usize::from(h) - 1].clone()).up()
 }
 
@@ -129,6 +134,144 @@ fn in_a_chain_of_five_hosts_nobody_is_dead() {
     heal(&w);
     w.all_alive();
     nobody_was_given_up(&w);
+}
+
+/// What a host says of a verdict that was wrong: its own, or another one's on it.
+fn mistaken(w: &World, host: u16, about: &str) -> HistoryEvent {
+    w.event(host, "a verdict was wrong", |e| e.code == MISTAKEN_EVENT_CODE && e.text.starts_with(about))
+}
+
+/// The incarnation of a host, as another one knows it.
+fn incarnation(w: &World, observer: u16, host: &str) -> u32 {
+    w.view(observer, host).unwrap().incarnation
+}
+
+/// The fences of these hosts are open, stay so for as long as they promise, and nobody has closed one of them.
+fn stay_open(w: &World, hosts: &[u16], timeout_ms: u64) {
+    let before: Vec<u64> = hosts.iter().map(|host| fence(w, *host).extensions).collect();
+    w.all_go_on(timeout_ms + timeout_ms / 4);
+    for (host, before) in hosts.iter().zip(before) {
+        let status = fence(w, *host);
+        assert!(status.state == "open" && status.extensions > before, "h{host}: {status:?}");
+        assert_eq!(w.events(*host, Cause::Fenced), [], "h{host}");
+    }
+}
+
+/// A firewall in front of one of three hosts drops what agents send: it says *agent-lost* of both others, whose kernels answer it. Each of
+/// them is confirmed by the other: no fence closes. When the firewall is gone, that host alone begins a new incarnation, once.
+#[test]
+fn a_host_that_hears_no_agent_shuts_no_fence_that_others_keep_open_and_takes_it_back() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 3, "10s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    let process = w.sleeper(1);
+    w.watch_known(1, "db", process.pid());
+    let before = [incarnation(&w, 2, "h1"), incarnation(&w, 1, "h2"), incarnation(&w, 1, "h3")];
+    let mut watcher = w.monitor(3, "@h1");
+    NETS.iter().for_each(|net| w.lab.filter_udp(3, *net).unwrap());
+    for host in ["h1", "h2"] {
+        w.event(3, "its agent is lost", |e| e.cause == Cause::AgentLost && e.node == host);
+    }
+    for (host, other) in [(1, "h2"), (2, "h1")] {
+        let text = mistaken(&w, host, "h3 has given this host up").text;
+        assert!(text.contains(&format!("{other} confirm")), "{text}");
+        assert_eq!(fence(&w, host).state, "open");
+    }
+    heal(&w);
+    for host in ["h1", "h2"] {
+        mistaken(&w, 3, &format!("{host} was given up here, wrongly"));
+        let back = w.event(3, "it is back", |e| e.cause == Cause::Returned && e.node == host && e.code == 4);
+        assert_eq!(back.incarnation, before[usize::from(host == "h2")]);
+    }
+    watcher.wait("its subscribers hear it", |event| {
+        matches!(event, fide_client::Event::Host(v) if (v.cause, v.code, v.host.as_str()) == (Cause::Returned, 4, "h1"))
+    });
+    w.all_alive();
+    stay_open(&w, &[1, 2, 3], 1000);
+    assert_eq!([incarnation(&w, 2, "h1"), incarnation(&w, 1, "h2")], before[..2], "nothing of them has ended");
+    for host in [1, 2] {
+        let renewed = w.history(host).iter().filter(|e| e.cause == Cause::Returned && e.node == "h3" && e.code == 2).count();
+        assert_eq!(renewed, 1, "h3 has begun one new incarnation, and nobody's agent was lost");
+        assert_eq!(w.history(host).iter().filter(|e| e.code == MISTAKEN_EVENT_CODE).count(), 1);
+        assert!(!w.history(host).iter().any(|e| e.cause == Cause::AgentLost));
+    }
+    assert!(incarnation(&w, 1, "h3") > before[2]);
+    let ends = w.history(3).into_iter().filter(|e| e.app.is_some() && e.cause.ends_process()).count();
+    assert_eq!(ends, 0, "the process on h1 lives");
+}
+
+/// Two of five hosts hear each other, and nothing of the other three, who hear them. Their own fences close much later than the others'
+/// time is over, so that they say *silent host* of all three, which a majority confirms.
+#[test]
+fn two_deaf_hosts_of_five_shut_no_fence_that_the_others_keep_open() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced_by(&pins, 5, |host| if host < 4 { "2s" } else { "30s" }) else { return };
+    (1..=5).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    [4, 5].into_iter().for_each(|deaf| (1..=3).for_each(|to| deafen(&w, deaf, to)));
+    for (deaf, host) in [(4, "h1"), (4, "h2"), (4, "h3"), (5, "h1"), (5, "h2"), (5, "h3")] {
+        let event = w.event(deaf, "it is silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none());
+        assert!(!event.evidence.expect("it rests on something").fenced, "h{deaf} of {host}");
+    }
+    for host in 1..=3 {
+        ["h4", "h5"].into_iter().for_each(|by| _ = mistaken(&w, host, by));
+    }
+    stay_open(&w, &[1, 2, 3], 2000);
+    heal(&w);
+    w.all_alive();
+    stay_open(&w, &[1, 2, 3, 4, 5], 2000);
+    for host in 1..=3 {
+        let all = w.history(host);
+        let wrong: Vec<_> = all.iter().filter(|e| matches!(e.cause, Cause::SilentHost | Cause::AgentLost)).collect();
+        assert!(wrong.is_empty(), "h{host}: {wrong:?}");
+        for deaf in ["h4", "h5"] {
+            assert_eq!(all.iter().filter(|e| e.code == MISTAKEN_EVENT_CODE && e.text.starts_with(deaf)).count(), 1);
+            assert_eq!(all.iter().filter(|e| e.cause == Cause::Returned && e.node == deaf && e.code == 2).count(), 1);
+        }
+    }
+}
+
+/// The agent of a host that has given others up is killed and started again before it hears them: it takes that back all the same.
+#[test]
+fn an_agent_that_is_started_again_takes_back_what_the_former_one_said() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = fenced(&pins, 3, "20s") else { return };
+    (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    NETS.iter().for_each(|net| w.lab.filter_udp(3, *net).unwrap());
+    [1, 2].into_iter().for_each(|host| _ = mistaken(&w, host, "h3 has given this host up"));
+    w.kill_agent(3);
+    heal(&w);
+    w.start(3);
+    w.all_alive();
+    stay_open(&w, &[1, 2, 3], 1000);
+    ["h1", "h2"].into_iter().for_each(|host| _ = mistaken(&w, 3, host));
+}
+
+/// Each of five hosts hears its neighbours alone. The fences of the two at the ends, which hear one other of four, run out, and then those
+/// of the others, one after the other, since a fenced host confirms nothing. None is shut by what another one says; none is told as fenced
+/// before it is. Behind that all come back when they are opened at once.
+#[test]
+fn in_a_chain_of_five_fences_run_out_and_none_is_shut_by_a_report() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = fenced(&pins, 5, "2s") else { return };
+    (1..=5).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    for a in 1..=5 {
+        (a + 2..=5).for_each(|b| part(&w, a, b));
+    }
+    (1..=5).for_each(|host| _ = w.event(host, "its fence is closed", |e| e.cause == Cause::Fenced && e.node == format!("h{host}")));
+    let closed_ns = |host: u16| w.events(host, Cause::Fenced).iter().find(|e| e.node == format!("h{host}")).unwrap().at_ns;
+    for host in 1..=5 {
+        let own: Vec<_> = w.events(host, Cause::Fenced).into_iter().filter(|e| e.node == format!("h{host}")).collect();
+        assert_eq!(own.iter().map(|e| e.code).collect::<Vec<_>>(), [0], "it ran out: {own:?}");
+        for told in w.history(host) {
+            let Some(of) = told.node.strip_prefix('h').and_then(|of| of.parse().ok()).filter(|of| *of != host) else { continue };
+            let is_told = told.cause == Cause::Fenced || told.evidence.is_some_and(|evidence| evidence.fenced);
+            assert!(!is_told || told.at_ns >= closed_ns(of), "h{host} of h{of}");
+        }
+    }
+    heal(&w);
+    (1..=5).for_each(|host| _ = w.ask(host, &Request::Fence { order: FenceOrder::Recover }).unwrap());
+    w.all_alive();
+    (1..=5).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
 }
 
 /// Reports of starting hosts come often enough for every fence, however many hosts there are.

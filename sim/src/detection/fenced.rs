@@ -12,7 +12,7 @@
 
 use super::host::{Agent, MS};
 use super::world::{Event, World};
-use super::{Neglect, Profile};
+use super::Profile;
 use crate::gates::Gates;
 use crate::invariants::Violation;
 use crate::rng::Rng;
@@ -124,14 +124,15 @@ impl World {
     }
 
     /// Whether this agent refuses an introduction: a former one of its host has given that incarnation up. Unless the host refutes it.
-    pub(super) fn is_over(&mut self, host: usize, agent: &mut Agent, (node, incarnation): (u32, u32), body: &[u8]) -> bool {
+    pub(super) fn refuses(&mut self, host: usize, agent: &mut Agent, (node, incarnation): (u32, u32), body: &[u8]) -> bool {
         let Some(fenced) = &self.fenced else { return false };
         let is_known = self.hosts[host].table.contains_key(&node);
         let Some(over) = fenced.over[host].get(&node).copied().filter(|over| incarnation <= *over && !is_known) else { return false };
         let own = (self.hosts[host].node, self.hosts[host].incarnation);
         let said = Introduction::read(body).unwrap_or_else(|| panic!("an introduction"));
-        if incarnation == over && said.refuted.contains(&own) {
-            agent.node.refuted_by_introduction(node, incarnation);
+        let takes_back = agent.node.takes_back(self.now) && said.host.fence.is_some();
+        if incarnation == over && (said.refuted.contains(&own) || takes_back) {
+            agent.node.refuted_by_introduction(node, incarnation, self.now);
         } else {
             agent.node.outdated(node, over, false, self.now);
         }
@@ -206,10 +207,5 @@ impl World {
         let totals = fenced.totals;
         self.judge.all_see_all(&self.hosts, self.now);
         self.judge.violation().map_or(Ok(Some(totals)), Err)
-    }
-
-    /// Whether a shell that neglects this duty is looked at.
-    pub(super) fn is_neglected(&self, duty: Neglect) -> bool {
-        self.neglect == Some(duty)
     }
 }

@@ -42,8 +42,8 @@ pub enum Neglect {
     Queues,
     /// Nobody gets copies by unicast.
     Copies,
-    /// Who was mistaken goes on in its incarnation: others may still count its word, and it confirms again.
-    Renewal,
+    /// A host that was given up wrongly stays refused.
+    Mistaken,
 }
 
 /// What many simulations came to.

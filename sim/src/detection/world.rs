@@ -751,7 +751,7 @@ impl World {
                 Body::Frame { number, kind, body } => {
                     let (sender, incarnation, sent_ns) = (packet.node, packet.incarnation, packet.sent_ns);
                     let header = Header { kind: kind as u8, sender, incarnation, number, sent_ns, ..Header::default() };
-                    if kind == Kind::Introduction && self.is_over(host, agent, (sender, incarnation), &body) {
+                    if kind == Kind::Introduction && self.refuses(host, agent, (sender, incarnation), &body) {
                         return self.act(host, agent);
                     }
                     let came = Came { path: packet.path as u8, received_ns };
@@ -822,10 +822,16 @@ impl World {
                     continue;
                 }
                 machine::Event::Mistaken { node, incarnation, renews } => {
+                    if self.neglect == Some(Neglect::Mistaken) {
+                        continue;
+                    }
                     self.told_as_mistaken(host, node, incarnation);
                     self.hosts[host].table.remove(&node);
                     self.hosts[host].measured.remove(&node);
-                    if renews && !self.is_neglected(Neglect::Renewal) {
+                    if let Some(shell) = &mut agent.shell {
+                        shell.excluded.remove(&node);
+                    }
+                    if renews {
                         let own = self.hosts[host].incarnation;
                         self.begin_anew(host, agent, own);
                     }

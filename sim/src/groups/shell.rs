@@ -90,7 +90,7 @@ pub(crate) struct Shell {
     /// Lives of hosts that left.
     left: BTreeSet<(u32, u32)>,
     /// Hosts whose members were excluded because they were unreachable, and which incarnations of them.
-    excluded: BTreeMap<u32, u32>,
+    pub excluded: BTreeMap<u32, u32>,
     beaten_ns: u64,
     held_behind_ns: u64,
     rides_stay: bool,

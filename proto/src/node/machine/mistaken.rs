@@ -11,6 +11,9 @@
 //! 4. Whoever meets the new incarnation of the reporter drops the former one's words, and its next report shows that it has. When all who
 //!    may confirm the host have shown that, rule 2 ends.
 //!
+//! Whoever has given several hosts up, because it was deaf to all of them, begins one new incarnation: for a while behind that (`QUIET`)
+//! it says no word on those that remain, and lifts the bar on each from which a report comes.
+//!
 //! A refutation names the incarnation of the reporter and of the host, so that one verdict is refuted once, and a recorded one says
 //! nothing. Only a reporter that hears the host again gets it: hosts that stay deaf begin nothing anew, however often they are told.
 //!
@@ -20,7 +23,12 @@
 
 use super::{Event, Node};
 use fide_wire::packet::ReportEntry;
+use fide_wire::verdict::{Confirmers, FenceMode};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Behind a new incarnation that was begun because of a mistake, nothing is said of the other hosts that were given up for so many times
+/// as long as a stuck agent is given: each of them that lives reports once in that.
+const QUIET: u64 = 3;
 
 /// A host that gave this one up, and who may still count its word.
 #[derive(Clone, Debug)]
@@ -39,6 +47,8 @@ pub(super) struct Mistaken {
     bars: BTreeMap<u32, Bar>,
     /// Some host's word is refuted.
     refutes: bool,
+    /// Until when no word is said on hosts that were given up by the former incarnation.
+    quiet_until_ns: u64,
 }
 
 impl Node {
@@ -123,15 +133,48 @@ impl Node {
         let Some(known) = given_up.filter(|known| !known.fenced.is_fenced()) else { return };
         // Nothing rests on the verdict where the own fence was closed since.
         let (incarnation, renews) = (known.incarnation, !known.former_verdict);
+        self.take_back(node, incarnation, renews, now_ns);
+    }
+
+    fn take_back(&mut self, node: u32, incarnation: u32, renews: bool, now_ns: u64) {
         // A verdict that waits for the others' word comes before its correction.
         self.tell_held(node, now_ns);
+        if renews {
+            let quiet_ns = self.detector.config().agent_timeout_ns.saturating_mul(QUIET);
+            self.mistaken.quiet_until_ns = now_ns.saturating_add(quiet_ns);
+        }
         self.lift(node, incarnation, renews);
     }
 
+    /// Whether this host has begun a new incarnation a moment ago, because of a mistake: nothing rests on what the former one said of
+    /// others, and this one has not said it again.
+    #[must_use]
+    pub const fn takes_back(&self, now_ns: u64) -> bool {
+        now_ns < self.mistaken.quiet_until_ns
+    }
+
+    /// Whether the former incarnation's word on a host is not said again yet: others say *fenced* of that host by what is counted alone, and
+    /// this one has not.
+    pub(super) fn is_unsaid(&self, node: u32, now_ns: u64) -> bool {
+        let is_by_majority = || {
+            self.detector.promise(node).is_some_and(|promise| promise.mode == FenceMode::Acknowledged(Confirmers::Majority))
+        };
+        self.takes_back(now_ns)
+            && self.hosts.get(&node).is_some_and(|known| known.condemned && !known.fenced.is_fenced())
+            && is_by_majority()
+    }
+
+    /// A host that was given up reports, and that was not said again since: it lives.
+    pub(super) fn take_back_unsaid(&mut self, node: u32, incarnation: u32, now_ns: u64) {
+        if self.is_unsaid(node, now_ns) {
+            self.take_back(node, incarnation, false, now_ns);
+        }
+    }
+
     /// A host that a former agent of this one has given up lives in that incarnation, and refutes the word of this one.
-    pub fn refuted_by_introduction(&mut self, node: u32, incarnation: u32) {
-        let renews = !self.reports.is_former(node);
-        self.lift(node, incarnation, renews);
+    pub fn refuted_by_introduction(&mut self, node: u32, incarnation: u32, now_ns: u64) {
+        let renews = !self.takes_back(now_ns) && !self.reports.is_former(node);
+        self.take_back(node, incarnation, renews, now_ns);
     }
 
     /// Nothing of a host's incarnation is refused any more. It is met as if it had never been heard.

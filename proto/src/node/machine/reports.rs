@@ -134,6 +134,9 @@ impl Node {
             self.stated(header.sender, body, now_ns);
         }
         self.shows_what_it_knows(header.sender, body);
+        if is_over {
+            self.take_back_unsaid(header.sender, header.incarnation, now_ns);
+        }
         let own = self.detector.config().self_incarnation;
         let is_ours =
             |entry: &ReportEntry| entry.node == self.directory.owner().origin() && entry.flags & ReportEntry::RELAYED == 0;
@@ -387,6 +390,7 @@ impl Node {
         let timeout_ns = self.detector.peer(node).map_or(0, |peer| peer.paths[path].contract.timeout_ns());
         let answers = if self.detector.answers(node) { ReportEntry::ANSWERS } else { 0 };
         let is_fenced = known_is_fenced && is_condemned;
+        let is_condemned = is_condemned && !self.is_unsaid(node, now_ns);
         let refuted = if self.is_refuted(node) { ReportEntry::REFUTED } else { 0 };
         let fenced = if is_fenced { ReportEntry::FENCED } else { 0 };
         let by_unicast = if heard.since_group >= BY_UNICAST { ReportEntry::BY_UNICAST } else { 0 };
