@@ -184,7 +184,7 @@ fn a_host_that_hears_no_agent_shuts_no_fence_that_others_keep_open_and_takes_it_
         assert_eq!(back.incarnation, before[usize::from(host == "h2")]);
     }
     watcher.wait("its subscribers hear it", |event| {
-        matches!(event, fide_client::Event::Host(v) if (v.cause, v.code, v.host.as_str()) == (Cause::Returned, 4, "h1"))
+        matches!(event, fide_client::Event::Host(v) if (v.cause, v.code, v.subject.name.as_deref()) == (Cause::Returned, 4, Some("@h1")))
     });
     w.all_alive();
     stay_open(&w, &[1, 2, 3], 1000);

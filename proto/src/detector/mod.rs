@@ -166,7 +166,7 @@ use fide_wire::packet::{Notice, company};
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
 use others::{Observer, Word};
 use peer::{NoticeCame, Peer, Restart};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Most hosts tracked: the slots of the receive table.
 pub const MAX_PEERS: usize = fide_wire::SLOTS;
@@ -271,8 +271,8 @@ pub struct Detector {
     carrier: [bool; PATHS],
     /// Dropped or refused packets on the receive side, cumulative.
     drops: u64,
-    /// Hosts of which a verdict was wrong, and that were not met again yet.
-    lifted: BTreeSet<u32>,
+    /// Hosts of which a verdict was wrong, and that were not met again yet; since when.
+    lifted: BTreeMap<u32, u64>,
     /// Numbers of inferred verdicts.
     next_inferred: u32,
     /// Facts came that a tick must weigh now.
@@ -313,7 +313,7 @@ impl Detector {
             awake_since_ns: 0,
             dropped_ns: [0; PATHS],
             isolated: None,
-            lifted: BTreeSet::new(),
+            lifted: BTreeMap::new(),
             carrier: [true; PATHS],
             drops: 0,
             next_inferred: 1,
@@ -386,7 +386,7 @@ impl Detector {
             Err(_) if self.peers.len() >= MAX_PEERS => return self.refuse(Refused::TooManyPeers),
             Err(at) => {
                 self.peers.insert(at, Peer::new(node, name, incarnation, contracts, self.drops, now));
-                let how = if self.lifted.remove(&node) { MISTAKEN } else { 0 };
+                let how = if self.lifted.remove(&node).is_some() { MISTAKEN } else { 0 };
                 self.judge_node(at, Cause::Returned, Grade::Certain, how, now);
                 Seen::Joined
             }
@@ -890,7 +890,12 @@ impl Detector {
     /// What was said of a host was wrong: it is met as if it had never been heard, in the same incarnation, and told as *returned* with code 4.
     pub fn lift(&mut self, node: u32) {
         self.forget(node);
-        self.lifted.insert(node);
+        self.lifted.insert(node, self.now_ns);
+    }
+
+    /// A host that refuted what was said of it has been heard a moment ago, and is asked who it is: this host is not isolated.
+    fn is_meeting(&self, now: u64) -> bool {
+        self.lifted.values().any(|since_ns| now.saturating_sub(*since_ns) < self.config.agent_timeout_ns)
     }
 
     // ---------------------------------------------------------------- judging
@@ -1311,7 +1316,7 @@ impl Detector {
                     }
                     Word::Awaited => self.wait_for_witness(i, now),
                 }
-            } else if others().all(|j| exhausted(self, j)) {
+            } else if others().all(|j| exhausted(self, j)) && !self.is_meeting(now) {
                 self.isolate(false, now);
                 return;
             } else {

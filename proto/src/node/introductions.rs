@@ -328,9 +328,12 @@ impl Introductions {
         (former != Some(incarnation)).then_some(Event::Confirmed { node: from, incarnation, former })
     }
 
-    /// This host begins a new incarnation; others will ask. What it knows of others stands.
+    /// This host begins a new incarnation; others will ask. What it knows of others stands. Those who have not answered are asked at once:
+    /// a host that was fenced has asked in vain until now, and has little time to be confirmed.
     pub fn begin_incarnation(&mut self, incarnation: u32) {
         self.incarnation = incarnation;
+        let every_ns = self.pace.of(HELLO_NS);
+        self.unconfirmed.values_mut().for_each(|host| (host.ask_at_ns, host.every_ns) = (0, every_ns));
     }
 
     /// This host's incarnation.

@@ -170,8 +170,10 @@ impl Judge {
     /// Behind the liveness phase, of hosts whose fences are open.
     pub(super) fn all_see_all(&mut self, hosts: &[Host], now: u64) {
         for (o, observer) in hosts.iter().enumerate() {
-            let Some(agent) = &observer.agent else { continue };
-            for (n, host) in hosts.iter().enumerate().filter(|(n, host)| *n != o && host.agent.is_some()) {
+            // Where too few are left, fences close again as often as they are opened.
+            let is_open = |host: &Host| host.agent.is_some() && host.gates.pass(now);
+            let Some(agent) = observer.agent.as_ref().filter(|_| is_open(observer)) else { continue };
+            for (n, host) in hosts.iter().enumerate().filter(|(n, host)| *n != o && is_open(host)) {
                 let d = agent.node.detector();
                 let (state, known) = (d.state(host.node), d.incarnation(host.node));
                 let is_seen = (state, known) == (Some(State::Alive), Some(host.incarnation));

@@ -771,7 +771,7 @@ impl World {
         let is_held = self.held.2 + MS > since_ns && self.bad_path == path;
         let is_late = self.trouble.until + MS > since_ns;
         let own = self.hosts[host].incarnation;
-        if self.groups.is_none() {
+        if self.groups.is_none() && self.fenced.is_none() {
             self.judge.margin((host, own, from, incarnation), path, breach, is_held || is_late, since_ns);
         }
     }
