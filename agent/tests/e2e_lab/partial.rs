@@ -205,7 +205,7 @@ fn a_host_that_hears_no_agent_shuts_no_fence_that_others_keep_open_and_takes_it_
 #[test]
 fn two_deaf_hosts_of_five_shut_no_fence_that_the_others_keep_open() {
     let Some(pins) = Pins::new() else { return };
-    let Some(w) = fenced_by(&pins, 5, |host| if host < 4 { "2s" } else { "30s" }) else { return };
+    let Some(w) = fenced_by(&pins, 5, |host| if host < 4 { "1500ms" } else { "10s" }) else { return };
     (1..=5).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     [4, 5].into_iter().for_each(|deaf| (1..=3).for_each(|to| deafen(&w, deaf, to)));
     for (deaf, host) in [(4, "h1"), (4, "h2"), (4, "h3"), (5, "h1"), (5, "h2"), (5, "h3")] {
@@ -215,10 +215,10 @@ fn two_deaf_hosts_of_five_shut_no_fence_that_the_others_keep_open() {
     for host in 1..=3 {
         ["h4", "h5"].into_iter().for_each(|by| _ = mistaken(&w, host, by));
     }
-    stay_open(&w, &[1, 2, 3], 2000);
+    stay_open(&w, &[1, 2, 3], 1500);
     heal(&w);
     w.all_alive();
-    stay_open(&w, &[1, 2, 3, 4, 5], 2000);
+    stay_open(&w, &[1, 2, 3, 4, 5], 1500);
     for host in 1..=3 {
         let all = w.history(host);
         let wrong: Vec<_> = all.iter().filter(|e| matches!(e.cause, Cause::SilentHost | Cause::AgentLost)).collect();
@@ -234,7 +234,7 @@ fn two_deaf_hosts_of_five_shut_no_fence_that_the_others_keep_open() {
 #[test]
 fn an_agent_that_is_started_again_takes_back_what_the_former_one_said() {
     let Some(pins) = Pins::new() else { return };
-    let Some(mut w) = fenced(&pins, 3, "20s") else { return };
+    let Some(mut w) = fenced(&pins, 3, "10s") else { return };
     (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     NETS.iter().for_each(|net| w.lab.filter_udp(3, *net).unwrap());
     [1, 2].into_iter().for_each(|host| _ = mistaken(&w, host, "h3 has given this host up"));
