@@ -53,7 +53,9 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::Rejoined => format!("{what} reaches others again"),
         Cause::Returned if code == 0 => format!("{what} joined"),
         Cause::Returned if code == 2 => format!("{what} began a new incarnation: another host had given it up, wrongly"),
-        Cause::Returned if code == 4 => format!("{what} lives, and was given up here wrongly: it goes on in the same incarnation"),
+        Cause::Returned if code == 4 => {
+            format!("{what} lives, and was given up here wrongly: it goes on in the same incarnation")
+        }
         Cause::Returned if code == 3 => format!("the agent of {what} was started again"),
         Cause::Returned => format!("{what} returned with a new incarnation"),
         Cause::ObserverPaused => {

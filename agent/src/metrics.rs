@@ -319,6 +319,11 @@ fn hosts(t: &mut Text, s: &Status) {
             t.sample("fide_host_state", &[("host", &h.name), ("state", &h.state)], 1);
         }
     }
+    t.family("fide_host_unheard_hosts", GAUGE, "How many hosts a host does not hear on any path, as it last reported.");
+    for h in s.hosts.iter().filter(|h| h.reported_age_ns.is_some()) {
+        let is_deaf_to = |unheard: &&fide_wire::control::Unheard| unheard.paths.len() == s.paths.len();
+        t.sample("fide_host_unheard_hosts", &[("host", &h.name)], h.unheard.iter().filter(is_deaf_to).count());
+    }
     t.family("fide_host_incarnation", GAUGE, "A host's incarnation.");
     s.hosts.iter().for_each(|h| t.sample("fide_host_incarnation", &[("host", &h.name)], h.incarnation));
     t.family("fide_host_timeout_seconds", GAUGE, "Silence after which a host is judged silent.");

@@ -9,7 +9,7 @@ use crate::core::snapshot::{AppRow, Head, PathRow};
 use crate::handle::LoopHandle;
 use crate::watchlist::{ENDED_SHOWN_NS, WatchRow};
 use fide_wire::PATHS;
-use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, Status, WatchStatus};
+use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, Status, Unheard, WatchStatus};
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
@@ -68,12 +68,14 @@ impl LoopHandle {
     pub fn status(&self, about: &About) -> Option<Status> {
         let mut status = head(*self.ask(Request::StatusHead)?, about);
         let paths = about.interfaces.len().min(PATHS);
-        let mut at = Some(0);
+        let (mut at, mut unheard, mut names) = (Some(0), Vec::new(), BTreeMap::new());
         while let Some(from) = at {
             let rows = Vec::with_capacity(HOSTS_AT_ONCE);
             let (rows, next) = self.ask(|answer| Request::HostRows { from, rows, answer })?;
             at = next;
             for row in rows {
+                names.insert(row.slot, String::from(row.name));
+                unheard.push((row.unheard, row.is_deaf_to_us));
                 let apps = self.apps(row.slot, row.node)?;
                 status.hosts.push(HostStatus {
                     name: row.name.into(),
@@ -85,8 +87,19 @@ impl LoopHandle {
                     paths: row.paths[..paths].to_vec(),
                     apps,
                     fence: row.fence,
+                    reported_age_ns: (row.reported_ns != 0).then(|| now_ns().saturating_sub(row.reported_ns)),
+                    unheard: Vec::new(),
                 });
             }
+        }
+        for (host, (slots, is_deaf_to_us)) in status.hosts.iter_mut().zip(unheard) {
+            let on = |lacks: &dyn Fn(usize) -> bool| (0..paths).filter(|path| lacks(*path)).map(|path| path as u8).collect();
+            let others = names.iter().map(|(slot, name)| Unheard {
+                host: name.clone(),
+                paths: on(&|path| slots[path][slot / 64] & 1 << (slot % 64) != 0),
+            });
+            let us = Unheard { host: status.node.clone(), paths: on(&|path| is_deaf_to_us[path]) };
+            host.unheard = others.chain([us]).filter(|unheard| !unheard.paths.is_empty()).collect();
         }
         status.watched = shown(self.watched()?, now_ns(), WatchRow::shown).into_iter().map(Into::into).collect();
         Some(status)

@@ -61,7 +61,7 @@ pub enum Command {
     /// What this host can and cannot do, and what each missing thing costs
     Doctor(crate::cmd::doctor::DoctorArgs),
     /// What the agent knows now: paths, contract, hosts, margins, processes
-    Status,
+    Status(crate::cmd::status::StatusArgs),
     /// Live view of hosts, paths, margins and verdicts
     Watch(crate::cmd::watch::WatchArgs),
     /// The event history

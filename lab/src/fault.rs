@@ -488,8 +488,7 @@ const UDP_PREF: u16 = 60;
 
 /// Classic BPF that drops UDP: loads the EtherType, and the protocol of IPv4 or the next header of IPv6, and returns TC_ACT_SHOT if that is
 /// 17, else TC_ACT_UNSPEC.
-const DROP_UDP: &str =
-    "9,40 0 0 12,21 0 2 2048,48 0 0 23,21 3 4 17,21 0 3 34525,48 0 0 20,21 0 1 17,6 0 0 2,6 0 0 4294967295";
+const DROP_UDP: &str = "9,40 0 0 12,21 0 2 2048,48 0 0 23,21 3 4 17,21 0 3 34525,48 0 0 20,21 0 1 17,6 0 0 2,6 0 0 4294967295";
 
 /// Filters of frames of one host have this priority and the host's number.
 const DEAF_PREF: u16 = 100;

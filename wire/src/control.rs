@@ -872,6 +872,21 @@ pub struct HostStatus {
     /// What it promised of its fence; absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FencePromise>,
+    /// How long ago it reported whom it hears; absent: it has not, in this incarnation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_age_ns: Option<u64>,
+    /// Whom it does not hear, as it last reported. Of this host, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unheard: Vec<Unheard>,
+}
+
+/// A host that another one does not hear.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unheard {
+    /// Which host.
+    pub host: String,
+    /// On these paths.
+    pub paths: Vec<u8>,
 }
 
 /// One path from another host.

@@ -5,10 +5,10 @@ use crate::clock::now_ns;
 use crate::watchlist::Name;
 use fide_proto::detector::{AppState, State, Stats};
 use fide_proto::node::machine::copies::BY_UNICAST;
-use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, PathStatus, UnwantedStatus};
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Contract, FencePromise};
+use fide_wire::{PATHS, SLOTS};
 use std::net::IpAddr;
 
 /// What is copied of this host but for its processes.
@@ -76,7 +76,16 @@ pub struct HostRow {
     pub heard_by: Option<Name>,
     /// What it promised of its fence.
     pub fence: Option<FencePromise>,
+    /// When it last reported whom it hears; 0: never.
+    pub reported_ns: u64,
+    /// Hosts that it does not hear, by path: a bit for each slot.
+    pub unheard: [Slots; PATHS],
+    /// Whether it does not hear this host, by path.
+    pub is_deaf_to_us: [bool; PATHS],
 }
+
+/// A bit for each slot of the receive table.
+pub type Slots = [u64; SLOTS / 64];
 
 /// What is copied of a process of another host.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +158,18 @@ impl Core {
                 by_unicast: p.arrived_ns != 0 && p.since_group() >= BY_UNICAST,
             }
         };
+        let (mut unheard, mut is_deaf_to_us, mut reported_ns) = ([Slots::default(); PATHS], [false; PATHS], 0);
+        if let Some((hosts, at_ns)) = self.node.unheard_by(peer.node) {
+            reported_ns = at_ns;
+            for (node, bits) in hosts {
+                for path in (0..PATHS).filter(|path| bits & 1 << path != 0) {
+                    match self.slot(node) {
+                        Some(of) => unheard[path][of / 64] |= 1 << (of % 64),
+                        None => is_deaf_to_us[path] |= node == self.start.node,
+                    }
+                }
+            }
+        }
         Some(HostRow {
             slot,
             name: peer.name.as_str().into(),
@@ -163,6 +184,9 @@ impl Core {
             timeout_ns: self.timeout_ns(peer.node).unwrap_or_default(),
             paths: std::array::from_fn(path_status),
             fence: self.promise_of(peer.node),
+            reported_ns,
+            unheard,
+            is_deaf_to_us,
         })
     }
 

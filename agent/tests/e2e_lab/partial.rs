@@ -257,7 +257,8 @@ fn in_a_chain_of_five_fences_run_out_and_none_is_shut_by_a_report() {
     for a in 1..=5 {
         (a + 2..=5).for_each(|b| part(&w, a, b));
     }
-    (1..=5).for_each(|host| _ = w.event(host, "its fence is closed", |e| e.cause == Cause::Fenced && e.node == format!("h{host}")));
+    (1..=5)
+        .for_each(|host| _ = w.event(host, "its fence is closed", |e| e.cause == Cause::Fenced && e.node == format!("h{host}")));
     let closed_ns = |host: u16| w.events(host, Cause::Fenced).iter().find(|e| e.node == format!("h{host}")).unwrap().at_ns;
     for host in 1..=5 {
         let own: Vec<_> = w.events(host, Cause::Fenced).into_iter().filter(|e| e.node == format!("h{host}")).collect();

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Doctor(args) => doctor::run(context, &args),
-        Command::Status => status::run(context),
+        Command::Status(args) => status::run(context, &args),
         Command::Watch(args) => watch::run(context, &args),
         Command::Events(args) => events::run(context, &args),
         Command::Explain(args) => explain::run(context, &args),

@@ -3,14 +3,30 @@
 use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::render;
+use crate::render::matrix::Matrix;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+/// `fide status`
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Who hears whom, by the hosts' own reports of the last second
+    #[arg(long)]
+    matrix: bool,
+}
+
 /// Asks the agent and prints.
-pub fn run(context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     let status = context::status(&context.connect()?)?;
     let mut out = context.out();
-    if context.json {
+    if args.matrix {
+        let matrix = Matrix::new(&status);
+        if context.json {
+            context.json_line(&mut out, &matrix)?;
+        } else {
+            out.write_all(matrix.render(status.paths.len(), &context.style).as_bytes())?;
+        }
+    } else if context.json {
         context.json_line(&mut out, &status)?;
     } else {
         out.write_all(render::status::status(&status, &context.style).as_bytes())?;

@@ -308,6 +308,7 @@ pub mod tests {
                     paths: vec![path(true, 400_000, 180_000), path(false, 9_000_000_000, -20_000)],
                     apps: vec![AppStatus { name: "redis".into(), app: 1, state: "alive".into() }],
                     fence: None,
+                    ..HostStatus::default()
                 },
                 HostStatus {
                     name: "h3".into(),
@@ -319,6 +320,7 @@ pub mod tests {
                     paths: vec![path(true, 400_000, 20_000), PathStatus::default()],
                     apps: vec![],
                     fence: None,
+                    ..HostStatus::default()
                 },
             ],
             watched: vec![WatchStatus {

@@ -49,13 +49,13 @@ use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use copies::Copies;
 use fenced::FencedView;
-use mistaken::Mistaken;
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract, FencePromise};
+use mistaken::Mistaken;
 use reports::Reports;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -265,6 +265,9 @@ struct Known {
     stated_ns: u64,
     /// What is known of its fence since it was given up.
     fenced: FencedView,
+    /// Whom it does not hear, as it last reported: a bit for each path. And when it last reported; 0: never.
+    unheard: BTreeMap<u32, u8>,
+    reported_ns: u64,
     /// It counts this host among those that it hears of: a word of this one on its fence says something.
     counts_us: bool,
     /// The incarnation of this host that it has given up, outvoted.
@@ -578,6 +581,7 @@ impl Node {
         let known = self.hosts.entry(node).or_default();
         known.fenced = FencedView::default();
         (known.counts_us, known.refuted) = (false, None);
+        (known.unheard, known.reported_ns) = (BTreeMap::new(), 0);
         if known.is_handed_in || known.ran_in == 0 {
             known.ran_in = known.incarnation;
         }

@@ -10,9 +10,9 @@
 //! | `mistaken` | only a verdict on a host that lives is taken back, and each once |
 //! | `healing` | when all faults are over and all fences are open, all who live see all who live |
 
+use super::Profile;
 use super::host::{Agent, MS};
 use super::world::{Event, World};
-use super::Profile;
 use crate::gates::Gates;
 use crate::invariants::Violation;
 use crate::rng::Rng;
@@ -127,7 +127,9 @@ impl World {
     pub(super) fn refuses(&mut self, host: usize, agent: &mut Agent, (node, incarnation): (u32, u32), body: &[u8]) -> bool {
         let Some(fenced) = &self.fenced else { return false };
         let is_known = self.hosts[host].table.contains_key(&node);
-        let Some(over) = fenced.over[host].get(&node).copied().filter(|over| incarnation <= *over && !is_known) else { return false };
+        let Some(over) = fenced.over[host].get(&node).copied().filter(|over| incarnation <= *over && !is_known) else {
+            return false;
+        };
         let own = (self.hosts[host].node, self.hosts[host].incarnation);
         let said = Introduction::read(body).unwrap_or_else(|| panic!("an introduction"));
         let takes_back = agent.node.takes_back(self.now) && said.host.fence.is_some();

@@ -54,7 +54,13 @@ impl Node {
     /// A verdict of the detector, by its own clock: what it says of the fence is made true, or it waits for that.
     pub(super) fn weigh_fence(&mut self, mut verdict: Box<Verdict>, now_ns: u64) -> Option<Box<Verdict>> {
         let is_final = matches!(verdict.cause, Cause::SilentHost | Cause::AgentLost) && verdict.app == 0;
-        if !is_final || !Self::is_fenced_by_majority(&verdict) {
+        let is_counted = Self::is_fenced_by_majority(&verdict);
+        if !is_final && is_counted {
+            // A host that is late or unreachable is not fenced because one clock says that its time is over.
+            verdict.evidence.fenced &= self.is_fenced_by_now(verdict.node, now_ns);
+            return Some(verdict);
+        }
+        if !is_counted {
             if verdict.cause == Cause::SilentHost && verdict.evidence.fenced && verdict.app == 0 {
                 self.note_fenced(verdict.node);
             }

@@ -156,9 +156,8 @@ impl Node {
     /// Whether the former incarnation's word on a host is not said again yet: others say *fenced* of that host by what is counted alone, and
     /// this one has not.
     pub(super) fn is_unsaid(&self, node: u32, now_ns: u64) -> bool {
-        let is_by_majority = || {
-            self.detector.promise(node).is_some_and(|promise| promise.mode == FenceMode::Acknowledged(Confirmers::Majority))
-        };
+        let is_by_majority =
+            || self.detector.promise(node).is_some_and(|promise| promise.mode == FenceMode::Acknowledged(Confirmers::Majority));
         self.takes_back(now_ns)
             && self.hosts.get(&node).is_some_and(|known| known.condemned && !known.fenced.is_fenced())
             && is_by_majority()

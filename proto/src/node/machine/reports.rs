@@ -24,6 +24,8 @@ const CONFIRMATIONS_PER_FENCE: u64 = 5;
 const OUTDATED_NS: u64 = 3_000_000_000;
 /// So many of them at most.
 const OUTDATED_MAX: usize = 256;
+/// Of so many hosts it is remembered that a host does not hear them.
+const UNHEARD_MAX: usize = 512;
 /// Bytes of a report of one host, at most.
 const PROMPT_LEN: usize = (PATHS + 1) * ReportEntry::LEN;
 /// What was stated of a host is not stated again for so long, whoever asks: all hear it.
@@ -133,6 +135,7 @@ impl Node {
             self.also_silent(header.sender, body, now_ns);
             self.stated(header.sender, body, now_ns);
         }
+        self.hears_whom(header.sender, body, now_ns);
         self.shows_what_it_knows(header.sender, body);
         if is_over {
             self.take_back_unsaid(header.sender, header.incarnation, now_ns);
@@ -164,6 +167,29 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Whom another host hears, by path.
+    fn hears_whom(&mut self, reporter: u32, body: &[u8], now_ns: u64) {
+        let Some(known) = self.hosts.get_mut(&reporter) else { return };
+        known.reported_ns = now_ns;
+        for entry in ReportEntry::read_all(body).filter(|entry| entry.flags & ReportEntry::RELAYED == 0) {
+            let bit = 1u8.checked_shl(entry.path.into()).unwrap_or(0);
+            let is_unheard = entry.flags & (ReportEntry::SILENT | ReportEntry::CONDEMNED) != 0;
+            let bits = known.unheard.get(&entry.node).copied().unwrap_or(0) & !bit | if is_unheard { bit } else { 0 };
+            if bits == 0 {
+                known.unheard.remove(&entry.node);
+            } else if known.unheard.len() < UNHEARD_MAX || known.unheard.contains_key(&entry.node) {
+                known.unheard.insert(entry.node, bits);
+            }
+        }
+    }
+
+    /// Whom a host does not hear, a bit for each path, and when it last reported that. `None`: it has not.
+    #[must_use]
+    pub fn unheard_by(&self, reporter: u32) -> Option<(impl Iterator<Item = (u32, u8)> + '_, u64)> {
+        let known = self.hosts.get(&reporter).filter(|known| known.reported_ns != 0)?;
+        Some((known.unheard.iter().map(|(node, bits)| (*node, *bits)), known.reported_ns))
     }
 
     /// Silences that another observer sees as well.

@@ -462,6 +462,20 @@ fn of_two_hosts_the_word_of_one_is_enough_if_the_other_counts_it() {
     assert_eq!(a.weigh_fence(silent(1), NOW), None, "whoever else it knows may confirm it");
 }
 
+/// Groups go on where a verdict says *fenced*, whatever it is a verdict on.
+#[test]
+fn a_host_that_is_late_or_unreachable_is_not_fenced_by_the_clock_of_one() {
+    let [mut a, ..] = counted::<3>();
+    for cause in [Cause::ContractBroken, Cause::Unreachable] {
+        let late = Box::new(Verdict { cause, ..*silent(1) });
+        assert!(a.weigh_fence(late, NOW).is_some_and(|verdict| !verdict.evidence.fenced), "{cause}");
+    }
+    gives_up(&mut a, 2, 1, 2 * TIMEOUT, NOW);
+    assert!(a.weigh_fence(silent(1), NOW).is_some_and(|verdict| verdict.evidence.fenced));
+    let late = Box::new(Verdict { cause: Cause::ContractBroken, ..*silent(1) });
+    assert!(a.weigh_fence(late, NOW).is_some_and(|verdict| verdict.evidence.fenced), "it was counted");
+}
+
 /// One that is fenced may be opened, or booted, and confirm again: an observer that is cut off does not hear of it.
 #[test]
 fn a_host_that_is_fenced_has_given_nobody_up() {
