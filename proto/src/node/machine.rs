@@ -268,7 +268,7 @@ struct Known {
     /// Whom it does not hear, as it last reported: a bit for each path. And when it last reported; 0: never.
     unheard: BTreeMap<u32, u8>,
     reported_ns: u64,
-    /// It counts this host among those that it hears of: a word of this one on its fence says something.
+    /// It counts this host among those that it has heard of, as it once reported: a word of this one on its fence says something.
     counts_us: bool,
     /// The incarnation of this host that it has given up, outvoted.
     refuted: Option<u32>,
@@ -580,7 +580,8 @@ impl Node {
         self.tell_held(node, now_ns);
         let known = self.hosts.entry(node).or_default();
         known.fenced = FencedView::default();
-        (known.counts_us, known.refuted) = (false, None);
+        // Whom a host counts is on its disk.
+        known.refuted = None;
         (known.unheard, known.reported_ns) = (BTreeMap::new(), 0);
         if known.is_handed_in || known.ran_in == 0 {
             known.ran_in = known.incarnation;

@@ -30,7 +30,7 @@ pub const ASKED_MAX: usize = 64;
 /// The most hellos that one introduction answers.
 pub const ANSWERS_MAX: usize = 48;
 /// The most hosts whose word on the sender it refutes.
-pub const REFUTED_MAX: usize = 16;
+pub const REFUTED_MAX: usize = 8;
 
 /// The sender challenges hosts to introduce themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -321,12 +321,14 @@ fn names_that_cannot_be_shown_are_refused() {
 fn a_full_introduction_fits_the_safe_size() {
     let mut long = introduction();
     long.answers = vec![Answer { node: 1, nonce: 2, seen: 3 }; introduction::ANSWERS_MAX + 5];
+    long.refuted = vec![(1, 2); introduction::REFUTED_MAX + 5];
     long.host.name = "n".repeat(64).into();
     long.host.addresses = [Some([0xffff_u16; 8].into()); 2];
     let mut body = Vec::new();
     long.write(&mut body);
     assert!(BODY_AT + body.len() <= FRAME_SAFE, "{}", body.len());
-    assert_eq!(Introduction::read(&body).unwrap().answers.len(), introduction::ANSWERS_MAX);
+    let read = Introduction::read(&body).unwrap();
+    assert_eq!((read.answers.len(), read.refuted.len()), (introduction::ANSWERS_MAX, introduction::REFUTED_MAX));
 }
 
 #[test]
@@ -342,9 +344,12 @@ fn hellos_and_introductions_are_read_as_written() {
     body.clear();
     introduction().write(&mut body);
     assert_eq!(Introduction::read(&body), Some(introduction()));
-    let former = body.len() - 2 * size_of::<u32>();
-    (0..body.len()).filter(|cut| *cut != former).for_each(|cut| assert_eq!(Introduction::read(&body[..cut]), None, "{cut}"));
-    let mut of_former = introduction();
+    let without_refuted = body.len() - 1 - 2 * 2 * size_of::<u32>();
+    let former = without_refuted - 2 * size_of::<u32>();
+    let is_cut = |cut: &usize| ![former, without_refuted].contains(cut);
+    (0..body.len()).filter(is_cut).for_each(|cut| assert_eq!(Introduction::read(&body[..cut]), None, "{cut}"));
+    let mut of_former = Introduction { refuted: Vec::new(), ..introduction() };
+    assert_eq!(Introduction::read(&body[..without_refuted]), Some(of_former.clone()), "of a release that refuted nothing");
     of_former.answers.iter_mut().for_each(|answer| answer.seen = 0);
     assert_eq!(Introduction::read(&body[..former]), Some(of_former), "of a release that did not say what it has seen");
     body.push(9);
