@@ -19,7 +19,7 @@
 //!
 //! # Why lifting the bar is not enough
 //! Of three hosts, h3 gives h1 up, is refuted, and confirms h1 again at once. h2 has h3's word, is cut off, and gives h1 up as well: both
-//! of the others have given it up, so h2 says *fenced*. But h3 confirms h1, and its gates stay open (mutant 33).
+//! of the others have given it up, so h2 says *fenced*. But h3 confirms h1, and its gates stay open.
 
 use super::{Event, Node};
 use fide_wire::packet::ReportEntry;
