@@ -181,8 +181,8 @@ fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
     w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none())
 }
 
-/// Long enough that no fence runs out because the machine is busy.
-const TIMEOUT: &str = "500ms";
+/// Long enough that no fence runs out because the machine is busy, or stands still for a second.
+const TIMEOUT: &str = "2s";
 
 /// So many hosts with a fence in this mode, of [`TIMEOUT`], which is promised to all of them.
 pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
@@ -201,8 +201,13 @@ pub fn all_fenced_within(pins: &Pins, hosts: u16, mode: &str, timeout: &str) -> 
 
 /// Three hosts, of which the first has a fence in mode *sent*.
 fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
+    one_fenced_beside(pins, lines, "")
+}
+
+/// The same, with these lines in the configuration of the others.
+fn one_fenced_beside(pins: &Pins, lines: &str, others: &'static str) -> Option<World> {
     let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"{TIMEOUT}\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up()?;
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { others.into() }).up()?;
     open(&w, 1);
     for observer in [2, 3] {
         until("the promise is known", || is_promised(&w, observer, "h1"));
@@ -451,7 +456,9 @@ pub fn ear(w: &World, host: u16) -> Traffic {
 fn a_guarded_process_is_cut_off_and_the_rest_of_its_host_is_not() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("fence")) else { return };
     let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
-    let Some(w) = one_fenced(&pins, &lines) else { return };
+    // The fence runs out before they give the agent up.
+    let others = "[detector]\nagent_timeout = \"4s\"";
+    let Some(w) = one_fenced_beside(&pins, &lines, others) else { return };
     // What it sends says when it was sent.
     let mut process = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
     assert_eq!(say(&mut process, &format!("stream {}:3999", w.lab.ipv4(2, 0))), "ok");
