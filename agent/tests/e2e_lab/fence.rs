@@ -70,7 +70,7 @@ pub struct Traffic {
 const EMPTY: Duration = Duration::from_millis(20);
 
 impl Traffic {
-    fn new(w: &World, from: u16, to: u16) -> Self {
+    pub fn new(w: &World, from: u16, to: u16) -> Self {
         Self::new_to(w, from, to, 3999)
     }
 
@@ -159,7 +159,7 @@ pub fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
     }
 }
 
-fn open(w: &World, host: u16) -> FenceStatus {
+pub fn open(w: &World, host: u16) -> FenceStatus {
     wait_for(&format!("the fence of h{host} is open"), || {
         Some(fence(w, host, FenceOrder::Status)).filter(|s| s.state == "open" && s.extensions > 20)
     })
@@ -831,7 +831,10 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     for observer in [2, 3] {
         let verdict = silent(&w, observer, "h1");
         let evidence = verdict.evidence.unwrap();
-        assert!(evidence.fenced);
+        if !evidence.fenced {
+            // A busy machine: the other one's word has come behind the verdict.
+            w.event(observer, "it is fenced", |e| e.cause == Cause::Fenced && e.node == "h1");
+        }
         assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Acknowledged(Confirmers::Majority)));
         let status = fence(&w, 1, FenceOrder::Status);
         assert!(verdict.at_ns > status.valid_ns, "{} ns early", status.valid_ns.saturating_sub(verdict.at_ns));
@@ -840,16 +843,17 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
         let status = fence(&w, host, FenceOrder::Status);
         assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
     }
-    // Alone it cannot come back for long.
-    fence(&w, 1, FenceOrder::Recover);
-    until("fenced again", || w.events(1, Cause::Fenced).len() == 2);
+    // Alone it cannot come back, and needs nobody any more once others can confirm it.
+    let status = fence(&w, 1, FenceOrder::Recover);
+    assert_eq!((status.state.as_str(), status.waits_for.len()), ("recovering", 2), "{status:?}");
+    assert_eq!(w.events(1, Cause::Recovered).len(), 0);
     for net in NETS {
         w.lab.heal(1, net).unwrap();
     }
-    fence(&w, 1, FenceOrder::Recover);
-    w.all_alive();
-    assert!(w.view(2, "h1").unwrap().incarnation > life + 1);
     open(&w, 1);
+    w.all_alive();
+    assert!(w.view(2, "h1").unwrap().incarnation > life);
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
 }
 
 /// Four hosts: h1 has a fence with these lines, the others what is said of them, by number.

@@ -214,6 +214,13 @@ impl Rule {
         valid_ns
     }
 
+    /// The same rule for the same observers, as if nothing had been sent or confirmed.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        let members = self.members.iter().map(|(node, member)| (*node, Member { number: 0, ..*member })).collect();
+        Self { members, extensions: self.extensions, ..Self::new(self.config) }
+    }
+
     /// A new incarnation while the gates are open: numbers of the former one are no confirmation any more.
     pub fn renew(&mut self) {
         for member in self.members.values_mut() {

@@ -881,6 +881,7 @@ impl Node {
         random: impl FnOnce() -> u64,
         body: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.directory.set_mute(self.fence.as_ref().is_some_and(HostFence::is_mute));
         self.directory.poll_transmit(now_ns, numbers, random, body)
     }
 

@@ -7,7 +7,8 @@
 //!
 //! **Invariant.** Let U be the hosts that the fenced host knows (without itself), and S those who have given it up. It needs ⌈|U|/2⌉ confirmations,
 //! of U \ S. With |S| ≥ ⌊|U|/2⌋ + 1 there are fewer. U is not known here, but every host that it knows is taken to be known here as well, so
-//! |U| ≤ |known|, which makes the condition stricter. Hosts that are fenced themselves confirm nothing, and count as if they were in S.
+//! |U| ≤ |known|, which makes the condition stricter. Hosts that are fenced themselves count as any: behind a closed gate
+//! they still confirm others for a while ([`crate::node::fence`], *how a closed fence opens again*).
 //!
 //! *Silent host* waits for that for a while, so that one verdict says both. Where it does not come (this side of a partition is too small), the
 //! verdict says *not fenced*, and [`Event::Fenced`] follows if it comes later.
@@ -85,10 +86,7 @@ impl Node {
         let mut others = self.members.clone();
         others.extend(self.detector.peers().map(|peer| peer.node));
         others.remove(&node);
-        let is_out = |other: &&u32| {
-            given_up.get(other).is_some_and(|over_ns| *over_ns <= now_ns)
-                || self.hosts.get(other).is_some_and(|known| known.condemned && known.fenced.is_fenced)
-        };
+        let is_out = |other: &&u32| given_up.get(other).is_some_and(|over_ns| *over_ns <= now_ns);
         let out = others.iter().filter(is_out).count() + 1; // and this host
         out > others.len().div_ceil(2)
     }

@@ -209,7 +209,11 @@ impl Node {
         };
         match judgement {
             Judgement::Nothing => return false,
-            Judgement::IsShut => {}
+            Judgement::IsShut => {
+                if let Some(fence) = &mut self.fence {
+                    fence.stay_closed(FencedWhy::GivenUp);
+                }
+            }
             Judgement::Shut => {
                 if let Some(fence) = &mut self.fence {
                     fence.close(FencedWhy::GivenUp, now_ns);
