@@ -236,6 +236,7 @@ fn held_up(w: &World, hold: impl FnOnce(i32), release: impl FnOnce(i32)) {
     let agent = w.agent_pid(1);
     hold(agent);
     let verdict = silent(w, 2, "h1");
+    silent(w, 3, "h1"); // if it was held up, too, it says so later
     let evidence = verdict.evidence.as_ref().expect("it rests on something");
     assert!(evidence.fenced, "{evidence:?}");
     assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Sent));
