@@ -101,8 +101,8 @@ pub struct Introductions {
     /// Nonces of the last hellos to everybody, and when each was sent.
     nonces: VecDeque<(u64, u64)>,
     to_everybody_at_ns: Option<u64>,
-    /// Hellos of others that are to be answered: nonce, who asked, and to whom the answer goes.
-    owed: BTreeMap<u32, (u64, u32, To)>,
+    /// Hellos of others that are to be answered: nonce, who asked, and whether the answer reaches it alone.
+    owed: BTreeMap<u32, (u64, u32, bool)>,
     /// Nothing reaches this host alone: behind a closed gate it does not say at the link where it is.
     is_mute: bool,
     /// The highest incarnation of each host that was seen, and the one before that: also by former agents of this host.
@@ -248,9 +248,8 @@ impl Introductions {
         if from == self.me || !is_asked || (self.owed.len() >= self.hosts_max && !self.owed.contains_key(&from)) {
             return;
         }
-        let is_reached_alone = self.known.contains_key(&from) && hello.addresses.iter().any(Option::is_some);
-        let to = if is_reached_alone { To::Node(from) } else { To::Everybody };
-        self.owed.insert(from, (hello.nonce, incarnation, to));
+        let is_reached_alone = hello.addresses.iter().any(Option::is_some);
+        self.owed.insert(from, (hello.nonce, incarnation, is_reached_alone));
         // Of a confirmed host, its own introduction knows better than what may be an echo.
         if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
             self.learn_addresses(from, hello.addresses);
@@ -279,7 +278,8 @@ impl Introductions {
 
     /// The answer of the next introduction, and to whom it goes.
     pub fn poll_answer(&mut self) -> Option<(To, Answer)> {
-        let (node, (nonce, asking, to)) = self.owed.pop_first()?;
+        let (node, (nonce, asking, is_reached_alone)) = self.owed.pop_first()?;
+        let to = if is_reached_alone && self.known.contains_key(&node) { To::Node(node) } else { To::Everybody };
         let seen = self.seen.get(&node).map_or(0, |(latest, before)| if *latest == asking { *before } else { *latest });
         Some((to, Answer { node, nonce, seen }))
     }
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_host_that_nothing_reaches_alone_is_answered_to_everybody() {
-        let [mut a, mut b] = [1, 2].map(|me| Introductions::new(me, 7, at(me), 8, 0));
+        let [mut a, mut b] = [1, 2].map(|me| Introductions::new(me, 7, at(me as u8), 8, 0));
         let (_, hello) = a.poll_hello(0, || 9).unwrap();
         b.handle_hello(1, 7, &hello, 1);
         assert!(matches!(b.poll_answer(), Some((To::Node(1), _))));
