@@ -62,17 +62,28 @@ impl ArcSpec {
     /// How long so many bytes take to be sent, rounded up, ns.
     #[must_use]
     pub fn send_ns(&self, bytes: u64) -> u64 {
-        let ns = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.bandwidth_bps));
+        if bytes <= SMALL_BYTES {
+            return (bytes * NS_OF_BYTE).div_ceil(self.bandwidth_bps);
+        }
+        let ns = (u128::from(bytes) * u128::from(NS_OF_BYTE)).div_ceil(u128::from(self.bandwidth_bps));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// The same rounded down: of the least latency.
     #[must_use]
     pub fn send_floor_ns(&self, bytes: u64) -> u64 {
-        let ns = u128::from(bytes) * 8_000_000_000 / u128::from(self.bandwidth_bps);
+        if bytes <= SMALL_BYTES {
+            return bytes * NS_OF_BYTE / self.bandwidth_bps;
+        }
+        let ns = u128::from(bytes) * u128::from(NS_OF_BYTE) / u128::from(self.bandwidth_bps);
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }
+
+/// How long a byte takes at 1 bit/s, ns.
+const NS_OF_BYTE: u64 = 8_000_000_000;
+/// So many bytes times [`NS_OF_BYTE`] fit in 64 bits, which are divided several times as fast.
+const SMALL_BYTES: u64 = u64::MAX / NS_OF_BYTE - 1;
 
 /// A step to the next switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

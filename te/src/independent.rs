@@ -20,8 +20,7 @@ use crate::tree::{Hop, Leaf, Tree};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Numbers the switches that lie on paths between two; [`NONE`] for the others. `gone`: switches
-/// that must not be used.
+/// Numbers the switches that lie on paths between two; [`NONE`] for the others.
 ///
 /// Ears are added one after the other: a path through unnumbered switches between two numbered
 /// ones is put behind the lower of them.
@@ -107,8 +106,9 @@ fn climb(task: &Task<'_>, root: u32, arc: ArcId, key: impl Fn(u32) -> Option<u32
         }
         for step in task.fabric.steps(at) {
             let cost_ns = cost_ns + task.cost_ns(step.arc);
-            let higher = key(step.to) > key(at) && key(at).is_some();
-            if higher && task.fits(step.arc) && cost_ns < climb.latency_ns[step.to as usize] {
+            // What is not numbered hangs on one switch, and is reached through that by one tree.
+            let onward = key(step.to).is_none() || (key(at).is_some() && key(step.to) > key(at));
+            if onward && task.fits(step.arc) && cost_ns < climb.latency_ns[step.to as usize] {
                 let to = step.to as usize;
                 (climb.latency_ns[to], climb.by[to], climb.before[to]) = (cost_ns, step.arc, at);
                 heap.push(Reverse((cost_ns, step.to)));

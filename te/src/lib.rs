@@ -6,6 +6,7 @@ pub mod fabric;
 pub mod file;
 pub mod generate;
 pub mod independent;
+pub mod plan;
 pub mod search;
 pub mod topology;
 pub mod tree;

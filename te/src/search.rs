@@ -21,7 +21,6 @@
 //! fit (Theorem 2). `tests/brute.rs` compares with the optimum on small networks.
 
 use crate::fabric::{ArcId, Fabric, Load, NONE};
-use crate::topology::NodeId;
 use crate::tree::{Hop, Leaf, Tree, Tunnel};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -621,10 +620,19 @@ fn step(
     None
 }
 
-/// Trees where the plain searches found none: with every switch given to every tree in turn.
+/// Networks of so many switches are searched through, where the plain searches find nothing.
+const SMALL: usize = 10;
+
+/// Trees where the plain searches found none: in a small network with the switches divided in every
+/// way, in a larger one with every switch given to every tree in turn.
 fn rescue(task: Task<'_>, k: usize, left: &mut usize) -> Option<(Found, usize)> {
-    let switches = 0..task.fabric.switches.len() as u32;
-    let pairs = switches.flat_map(|switch| (0..k).map(move |tree| (switch, tree)));
+    let n = task.fabric.switches.len();
+    if k == 2 && n <= SMALL {
+        let halves = 0..1u32 << n;
+        let half = |bits: u32| (0..n as u32).map(|s| (s, (bits >> s & 1) as usize)).collect::<Vec<_>>();
+        return halves.filter_map(|bits| attempt(task, k, Mode::Cost, &half(bits), 1)).min_by_key(|found| found.0.cost);
+    }
+    let pairs = (0..n as u32).flat_map(|switch| (0..k).map(move |tree| (switch, tree)));
     for (switch, tree) in pairs {
         *left = left.checked_sub(1)?;
         for mode in [Mode::Cost, Mode::Narrow] {

@@ -1,1 +1,8 @@
-mod files;
+//! The planner against what it must agree with: brute force on small networks ([`brute`]), packets
+//! ([`packets`]), the papers' numbers ([`papers`]), and itself ([`plans`]).
+
+mod brute;
+mod common;
+mod packets;
+mod papers;
+mod plans;
