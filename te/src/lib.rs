@@ -2,12 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ccf;
 pub mod fabric;
 pub mod file;
 pub mod generate;
 pub mod independent;
 pub mod plan;
 pub mod search;
+pub mod survey;
+pub mod svg;
 pub mod topology;
 pub mod tree;
 pub mod units;

@@ -58,7 +58,19 @@ pub struct Network<'a> {
     pub overflows: u64,
 }
 
+impl Flow {
+    pub fn set_period_ns(&mut self, period_ns: u64) {
+        self.period_ps = period_ns * PS;
+    }
+}
+
 impl<'a> Network<'a> {
+    /// Sends so many packets of every flow, all at the same instants.
+    pub fn flood(&mut self, each: u64) {
+        let phases = vec![0; self.flows.len()];
+        self.run(&phases, each, Nature::Random, &mut Random::new(1));
+    }
+
     pub fn new(plan: &'a Plan) -> Self {
         let mut flows = Vec::new();
         for set in plan.sets() {
