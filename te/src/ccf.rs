@@ -14,7 +14,7 @@
 //! max(H − 1, 0) · p_trunk), is wrong for the heights 1 and 2 ([`fat_tree`], `docs/papers.md`).
 
 use crate::plan::{Plan, Redundancy, Set};
-use crate::topology::{LinkId, Tier, Topology};
+use crate::topology::{LinkId, NodeId, Tier, Topology};
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 
@@ -73,27 +73,63 @@ pub fn years(probability: f64) -> f64 {
     1.0 / probability
 }
 
-/// The bound for the trees of one sender. With a single tree any failure of a link is critical.
+/// The bound for all trees of one sender: equation (4). Hosts that not every tree reaches lose the
+/// sender by any failure on their way, which is added.
 #[must_use]
 pub fn of_set(topology: &Topology, plan: &Plan, set: &Set) -> f64 {
-    let links = set.trees.iter().map(|tree| Links::of(topology, plan, set, tree));
-    let each = links.map(|links| if set.redundancy == Redundancy::Single { links.failure() } else { links.compound() });
-    each.min_by(f64::total_cmp).unwrap_or(0.0)
+    let alone = reached_alone(plan, set);
+    let compound = if set.redundancy == Redundancy::Single {
+        0.0
+    } else {
+        let links = set.trees.iter().map(|tree| Links::of(topology, plan, set, tree).compound());
+        links.min_by(f64::total_cmp).unwrap_or(0.0)
+    };
+    (compound + Links::count(topology, alone.into_iter()).failure()).min(1.0)
+}
+
+/// Arcs of which one failure takes the only way to somebody.
+fn reached_alone(plan: &Plan, set: &Set) -> BTreeSet<u32> {
+    if set.redundancy == Redundancy::Single {
+        return set.trees.iter().flat_map(|tree| tree.arcs(plan.fabric(), set.sender)).collect();
+    }
+    let once = plan.reached_once(set);
+    once.iter().flat_map(|host| set.trees.iter().flat_map(|tree| tree.path(plan.fabric(), *host))).collect()
+}
+
+/// The bound for one sender and one receiver, which have a path in each tree; the paper's example
+/// with n = 2.
+#[must_use]
+pub fn of_pair(topology: &Topology, plan: &Plan, set: &Set, receiver: NodeId) -> f64 {
+    let paths: Vec<Vec<u32>> = set.trees.iter().map(|tree| tree.path(plan.fabric(), receiver)).collect();
+    let links = paths.iter().filter(|path| !path.is_empty());
+    let links: Vec<Links> = links.map(|path| Links::count(topology, path.iter().copied())).collect();
+    let alone = links.len() < 2;
+    let each = links.into_iter().map(|links| if alone { links.failure() } else { links.compound() });
+    each.min_by(f64::total_cmp).unwrap_or(1.0)
+}
+
+/// The largest bound of one sender and any receiver. Hosts of a class are alike.
+#[must_use]
+pub fn of_worst_pair(topology: &Topology, plan: &Plan, set: &Set) -> f64 {
+    let classes = plan.fabric().classes.iter();
+    let receivers = classes.filter_map(|class| class.members.iter().find(|member| member.host != set.sender));
+    let each = receivers.map(|member| of_pair(topology, plan, set, member.host));
+    each.max_by(f64::total_cmp).unwrap_or(0.0)
 }
 
 /// The bound for all senders together: the union over the links of one tree of each.
 #[must_use]
 pub fn of_plan(topology: &Topology, plan: &Plan) -> f64 {
-    let fabric = plan.fabric();
     let (mut pairs, mut alone) = (BTreeSet::new(), BTreeSet::new());
     for set in plan.sets() {
+        alone.extend(reached_alone(plan, set).into_iter().map(|arc| arc & !1));
         let least = |tree: &&Tree| {
             let links = Links::of(topology, plan, set, tree);
             (links.compound().to_bits(), tree.hops.first().map(|hop| hop.switch))
         };
-        let Some(tree) = set.trees.iter().min_by_key(least) else { continue };
-        let links = if set.redundancy == Redundancy::Single { &mut alone } else { &mut pairs };
-        links.extend(tree.arcs(fabric, set.sender).map(|arc| arc & !1));
+        if let Some(tree) = set.trees.iter().min_by_key(least).filter(|_| set.trees.len() > 1) {
+            pairs.extend(tree.arcs(plan.fabric(), set.sender).map(|arc| arc & !1));
+        }
     }
     pairs.retain(|arc| !alone.contains(arc));
     let compound = Links::count(topology, pairs.into_iter()).compound();

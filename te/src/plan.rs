@@ -312,14 +312,24 @@ impl Plan {
         }
         let reached = |class: u32| found.iter().any(|(_, f)| f.trees.iter().any(|tree| tree.leaf_of(class).is_some()));
         let classes = 0..self.fabric.classes.len() as u32;
-        let lost = classes.into_iter().find(|class| task.has_receivers(*class) && !reached(*class));
+        let mut missing = classes.into_iter().filter(|class| task.has_receivers(*class) && !reached(*class));
+        let lost = if found.is_some() { missing.next() } else { self.parted(task.class, &missing.collect::<Vec<_>>()) };
         match (found, lost) {
             (Some((redundancy, found)), None) => Ok(Set { sender, redundancy, trees: found.trees }),
+            // Alone, a host has nobody to send to.
             (None, None) if self.fabric.host_count() < 2 => {
                 Ok(Set { sender, redundancy: Redundancy::Single, trees: Vec::new() })
             }
             (_, lost) => Err(self.unreached(topology, sender, lost)),
         }
+    }
+
+    /// The first of these classes that no way leads to, else the first one.
+    fn parted(&self, from: u32, classes: &[u32]) -> Option<u32> {
+        let (part, _) = self.fabric.parts(NONE);
+        let parts = |class: u32| self.fabric.classes[class as usize].ports.iter().map(|s| part[*s as usize]);
+        let parted = classes.iter().find(|class| !parts(**class).any(|p| parts(from).any(|own| own == p)));
+        parted.or(classes.first()).copied()
     }
 
     /// Why a sender cannot be given trees.

@@ -96,7 +96,9 @@ impl Drawing<'_> {
                 self.places.insert(*node, (x, y));
                 let last = row + 1 == rows.len();
                 let of = if last { &hosts[at][..] } else { std::slice::from_ref(node) };
-                of.iter().for_each(|host| drop(self.places.insert(*host, (x, y))));
+                for host in of {
+                    self.places.insert(*host, (x, y));
+                }
                 self.labels.push((x, y, self.label(of), last));
             }
         }

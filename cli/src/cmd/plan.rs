@@ -34,7 +34,7 @@ pub struct PlanArgs {
     /// The heartbeat interval, such as 100us
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = heartbeat)]
     pub hb: u64,
-    /// Bytes of a packet with its IP header: 82 is a heartbeat without piggyback, 1500 one with all it can carry
+    /// Bytes of a packet with its IP header: a heartbeat without piggyback, or up to 1500 with it
     #[arg(long, value_name = "BYTES", default_value_t = HEARTBEAT_IP_BYTES, value_parser = clap::value_parser!(u64).range(28..=9000))]
     pub size: u64,
     /// How many trees each host sends on: 1 to 4
@@ -94,6 +94,8 @@ pub struct Report {
     pub offers: Vec<Offer>,
     /// What is left after a failure, worst first.
     pub failures: Vec<After>,
+    /// The least redundancy of any host.
+    pub redundancy: &'static str,
     /// Whether every switch was tried for that.
     pub all_tried: bool,
     /// What one more switch would buy.
@@ -165,8 +167,10 @@ pub struct Sender {
     pub delta_max_ns: u64,
     /// TO = HB + λmin + 2·δmax.
     pub timeout_ns: u64,
-    /// Critical compound failures in a year, at most.
+    /// Critical compound failures of all its trees in a year, at most.
     pub ccf_per_year: f64,
+    /// The same of the paths to any one host: of the pair with the largest bound.
+    pub pair_ccf_per_year: f64,
 }
 
 /// A tree.
@@ -242,8 +246,10 @@ pub struct After {
 pub struct Added {
     /// Always `added-switch`.
     pub kind: &'static str,
-    /// How many trees each host has then.
+    /// How many trees each host has then, at least.
     pub trees: usize,
+    /// What the trees have in common then, of the host with the least redundancy.
+    pub redundancy: &'static str,
     /// How many failures all hosts survive then.
     pub survives: usize,
     /// The longest timeout then.
@@ -363,6 +369,7 @@ fn one_of(topology: &Topology, hosts: &[NodeId], name: &str) -> Result<NodeId, F
 }
 
 /// What was asked.
+#[derive(Clone, Copy)]
 struct Asked<'a> {
     topology: &'a Topology,
     hosts: &'a [NodeId],
@@ -384,6 +391,7 @@ fn report(asked: &Asked<'_>, plan: &Plan, took: Duration) -> Report {
         network: network(asked, survey),
         senders: plan.sets().iter().map(|set| sender(asked, plan, set)).collect(),
         offers: offers(asked, plan),
+        redundancy: least_redundancy(plan),
         failures,
         all_tried,
         added: if few { added(asked) } else { None },
@@ -442,6 +450,7 @@ fn sender(asked: &Asked<'_>, plan: &Plan, set: &Set) -> Sender {
         delta_max_ns: contract.delta_max_ns,
         timeout_ns: contract.timeout_ns(asked.request.period_ns),
         ccf_per_year: ccf::of_set(topology, plan, set),
+        pair_ccf_per_year: ccf::of_worst_pair(topology, plan, set),
     }
 }
 
@@ -552,6 +561,16 @@ fn after(asked: &Asked<'_>, switch: NodeId) -> After {
     }
 }
 
+/// The least redundancy of any host.
+fn least_redundancy(plan: &Plan) -> &'static str {
+    let of = |set: &Set| match set.redundancy {
+        Redundancy::Single => 0,
+        Redundancy::Independent => 1,
+        Redundancy::Disjoint => 2,
+    };
+    plan.sets().iter().min_by_key(|set| of(set)).map_or("single", |set| redundancy(set.redundancy))
+}
+
 /// What one more switch would buy, if it can be planned.
 fn added(asked: &Asked<'_>) -> Option<Added> {
     let topology = survey::with_another_switch(asked.topology, asked.hosts).ok()?;
@@ -562,6 +581,7 @@ fn added(asked: &Asked<'_>) -> Option<Added> {
     Some(Added {
         kind: "added-switch",
         trees,
+        redundancy: least_redundancy(&plan),
         survives: survey::survey(&topology, asked.hosts, asked.limits).survives,
         timeout_ns: longest_timeout_ns(&plan.contracts(), asked.request.period_ns),
         sent_bps: one_bps * trees as u64,
