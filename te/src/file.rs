@@ -226,12 +226,7 @@ impl Quantities {
 }
 
 /// Adds a node, or those of a range such as `h[1-8]`.
-fn add_nodes(
-    topology: &mut Topology,
-    name: &str,
-    kind: NodeKind,
-    risks: &[String],
-) -> Result<Vec<NodeId>, TopologyError> {
+fn add_nodes(topology: &mut Topology, name: &str, kind: NodeKind, risks: &[String]) -> Result<Vec<NodeId>, TopologyError> {
     risks.iter().try_for_each(|risk| crate::topology::check_name(risk))?;
     let node = |name: String| Node { name, kind, risks: risks.to_vec() };
     expand(name)?.into_iter().map(|name| topology.add_node(node(name))).collect()
@@ -244,9 +239,7 @@ fn add_nodes(
 pub fn expand(name: &str) -> Result<Vec<String>, TopologyError> {
     let Some((head, rest)) = name.split_once('[') else { return Ok(vec![name.to_owned()]) };
     let range = rest.split_once(']').and_then(|(range, tail)| Some((range.split_once('-')?, tail)));
-    let parsed = range.and_then(|((first, last), tail)| {
-        Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?, tail))
-    });
+    let parsed = range.and_then(|((first, last), tail)| Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?, tail)));
     let refuse = |why: &str| {
         let shown: String = name.escape_debug().take(NAME_MAX).collect();
         Err(TopologyError::new(format!("\"{shown}\" {why}"), "write for example name = \"h[1-8]\""))

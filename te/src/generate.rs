@@ -118,15 +118,13 @@ impl FromStr for Generator {
         let refuse = |what: String| TopologyError::new(what, format!("what can be generated:\n{FORMS}"));
         let mut words = text.split(',');
         let first = words.next().unwrap_or_default();
-        let (family, size) =
-            first.split_once(':').ok_or_else(|| refuse(format!("{text} is no file and names no generator")))?;
+        let (family, size) = first.split_once(':').ok_or_else(|| refuse(format!("{text} is no file and names no generator")))?;
         let number = |word: &str| -> Result<u32, TopologyError> {
             let n = word.parse().ok().filter(|n| *n <= 100_000);
             n.ok_or_else(|| refuse(format!("\"{word}\" in {text} is no number from 0 to 100000")))
         };
         let pair = || -> Result<(u32, u32), TopologyError> {
-            let (a, b) =
-                size.split_once('x').ok_or_else(|| refuse(format!("{first} lacks one of its two sizes")))?;
+            let (a, b) = size.split_once('x').ok_or_else(|| refuse(format!("{first} lacks one of its two sizes")))?;
             Ok((number(a)?, number(b)?))
         };
         let family = match family {
@@ -348,9 +346,8 @@ fn regular(n: usize, degree: usize, seed: u64) -> Vec<(usize, usize)> {
         // What has free ports now is one switch, or switches that are linked with each other.
         let two = free.iter().find(|v| used[**v] + 2 <= degree).map(|v| (*v, *v));
         let Some((v, w)) = two.or_else(|| Some((*free.first()?, *free.get(1)?))) else { return links };
-        let fits = |(a, b): (usize, usize)| {
-            ![a, b].contains(&v) && ![a, b].contains(&w) && !linked[v * n + a] && !linked[w * n + b]
-        };
+        let fits =
+            |(a, b): (usize, usize)| ![a, b].contains(&v) && ![a, b].contains(&w) && !linked[v * n + a] && !linked[w * n + b];
         let fit: Vec<usize> = (n..links.len()).filter(|i| fits(links[*i])).collect();
         if fit.is_empty() {
             return links;
@@ -366,11 +363,7 @@ fn regular(n: usize, degree: usize, seed: u64) -> Vec<(usize, usize)> {
 }
 
 /// Two switches with free ports and no link yet: drawn, and looked for where drawing finds none.
-fn free_pair(
-    free: &[usize],
-    linked: impl Fn(usize, usize) -> bool,
-    random: &mut Random,
-) -> Option<(usize, usize)> {
+fn free_pair(free: &[usize], linked: impl Fn(usize, usize) -> bool, random: &mut Random) -> Option<(usize, usize)> {
     if free.len() < 2 {
         return None;
     }
@@ -418,9 +411,24 @@ mod tests {
     #[test]
     fn what_makes_no_network_is_refused_with_what_does() {
         for bad in [
-            "fat-tree:5", "fat-tree:0", "fat-tree:999", "fat-tree:x", "leaf-spine:8", "leaf-spine:7x4",
-            "ring:2", "jellyfish:64x64", "jellyfish:5x2", "flat:0x2", "tree:3", "fat-tree:4,homes=3",
-            "fat-tree:4,x", "fat-tree:99999999999", "ring:-1", "ring:", "plan.toml", "jellyfish:8x4,seed=a",
+            "fat-tree:5",
+            "fat-tree:0",
+            "fat-tree:999",
+            "fat-tree:x",
+            "leaf-spine:8",
+            "leaf-spine:7x4",
+            "ring:2",
+            "jellyfish:64x64",
+            "jellyfish:5x2",
+            "flat:0x2",
+            "tree:3",
+            "fat-tree:4,homes=3",
+            "fat-tree:4,x",
+            "fat-tree:99999999999",
+            "ring:-1",
+            "ring:",
+            "plan.toml",
+            "jellyfish:8x4,seed=a",
         ] {
             let refused = bad.parse::<Generator>().and_then(|g| g.build().map(|_| ())).unwrap_err();
             assert!(!refused.hint.is_empty() && !refused.what.is_empty(), "{bad}");

@@ -188,9 +188,7 @@ impl Plan {
     /// # Errors
     /// The host is not in the group.
     pub fn leave(&mut self, topology: &Topology, host: NodeId) -> Result<(), PlanError> {
-        let (Some(class), Some(at)) =
-            (self.fabric.class_of(host), self.sets.iter().position(|set| set.sender == host))
-        else {
+        let (Some(class), Some(at)) = (self.fabric.class_of(host), self.sets.iter().position(|set| set.sender == host)) else {
             return Err(refuse(format!("{} is not in the group", topology.name_of(host)), "nothing is to be done"));
         };
         let set = self.sets.remove(at);
@@ -317,9 +315,7 @@ impl Plan {
         match (found, lost) {
             (Some((redundancy, found)), None) => Ok(Set { sender, redundancy, trees: found.trees }),
             // Alone, a host has nobody to send to.
-            (None, None) if self.fabric.host_count() < 2 => {
-                Ok(Set { sender, redundancy: Redundancy::Single, trees: Vec::new() })
-            }
+            (None, None) if self.fabric.host_count() < 2 => Ok(Set { sender, redundancy: Redundancy::Single, trees: Vec::new() }),
             (_, lost) => Err(self.unreached(topology, sender, lost)),
         }
     }
@@ -426,11 +422,12 @@ impl Plan {
         self.sets.iter().map(|set| self.contract(set)).collect()
     }
 
-    /// Receivers that fewer trees of a set reach than it has.
+    /// Receivers that only one of several trees reaches.
     #[must_use]
     pub fn reached_once(&self, set: &Set) -> Vec<NodeId> {
         let classes = 0..self.fabric.classes.len() as u32;
-        let short = classes.filter(|class| set.trees.iter().any(|tree| tree.leaf_of(*class).is_none()));
+        let reaching = |class: u32| set.trees.iter().filter(|tree| tree.leaf_of(class).is_some()).count();
+        let short = classes.filter(|class| set.trees.len() > 1 && reaching(*class) == 1);
         let members = short.flat_map(|class| self.fabric.classes[class as usize].members.iter());
         members.map(|member| member.host).filter(|host| *host != set.sender).collect()
     }

@@ -190,13 +190,8 @@ impl<'a> Search<'a> {
             receives && classes[class as usize].switches().len() >= k && (k < 2 || task.fabric.redundant(task.class, class))
         });
         let ports = classes.iter().enumerate().flat_map(|(class, of)| (0..of.ports.len()).map(move |p| (class as u32, p)));
-        let growing = Growing {
-            depth_ns: vec![FAR; n],
-            place: vec![NONE; n],
-            tree: Tree::default(),
-            gain_ns: 0,
-            latency_max_ns: 0,
-        };
+        let growing =
+            Growing { depth_ns: vec![FAR; n], place: vec![NONE; n], tree: Tree::default(), gain_ns: 0, latency_max_ns: 0 };
         let paths = Paths { cost_ns: vec![FAR; n], latency_ns: vec![FAR; n], by: vec![NONE; n], before: vec![NONE; n] };
         Search {
             task,
@@ -331,8 +326,7 @@ impl<'a> Search<'a> {
     fn best_port(&self, tree: usize, class: u32) -> Option<(u64, usize)> {
         let of = &self.task.fabric.classes[class as usize];
         let costs = of.ports.iter().enumerate().filter_map(|(port, switch)| {
-            let (path_ns, leaf_ns) =
-                (self.paths[tree].cost_ns[*switch as usize], self.leaf_ns[of.first_port as usize + port]);
+            let (path_ns, leaf_ns) = (self.paths[tree].cost_ns[*switch as usize], self.leaf_ns[of.first_port as usize + port]);
             let cost = path_ns.checked_add(leaf_ns).filter(|_| path_ns != FAR && leaf_ns != FAR)?;
             self.free(*switch, tree).then_some((cost, port))
         });

@@ -157,8 +157,7 @@ fn single_points(view: &View<'_>, parted: usize) -> Vec<SinglePoint> {
     for switch in topology.switches() {
         judge(Element::Switch(switch), view.cut(&|node| node == switch, &|_| false));
     }
-    let groups: BTreeSet<Parts> =
-        view.hosts.iter().map(|host| view.parts(*host, &labels, &|_| false, &|_| false)).collect();
+    let groups: BTreeSet<Parts> = view.hosts.iter().map(|host| view.parts(*host, &labels, &|_| false, &|_| false)).collect();
     for id in topology.links().filter(|id| view.usable(*id)) {
         let link = topology.link(id);
         let host = [link.a.0, link.b.0].into_iter().find(|end| topology.is_host(*end));

@@ -16,9 +16,19 @@ struct Drawing<'a> {
     set: &'a Set,
     /// Where each node is, and what is written there.
     places: BTreeMap<NodeId, (f64, f64)>,
-    labels: Vec<(f64, f64, String, bool)>,
+    labels: Vec<Label>,
     width: f64,
     height: f64,
+}
+
+/// A node, or a box of hosts, and what is written there.
+struct Label {
+    x: f64,
+    y: f64,
+    text: String,
+    hosts: bool,
+    /// What its row leaves for it.
+    room: f64,
 }
 
 /// More hosts than these are drawn as one box for each class.
@@ -30,15 +40,7 @@ const TITLE: f64 = 70.0;
 /// Draws the trees of a sender.
 #[must_use]
 pub fn render(topology: &Topology, plan: &Plan, set: &Set) -> String {
-    let mut drawing = Drawing {
-        topology,
-        plan,
-        set,
-        places: BTreeMap::new(),
-        labels: Vec::new(),
-        width: 0.0,
-        height: 0.0,
-    };
+    let mut drawing = Drawing { topology, plan, set, places: BTreeMap::new(), labels: Vec::new(), width: 0.0, height: 0.0 };
     drawing.place();
     drawing.write()
 }
@@ -99,7 +101,8 @@ impl Drawing<'_> {
                 for host in of {
                     self.places.insert(*host, (x, y));
                 }
-                self.labels.push((x, y, self.label(of), last));
+                let room = (self.width - 2.0 * MARGIN) / nodes.len() as f64;
+                self.labels.push(Label { x, y, text: self.label(of), hosts: last, room });
             }
         }
     }
@@ -165,7 +168,7 @@ impl Drawing<'_> {
         let (Some((x1, y1)), Some((x2, y2))) = (self.places.get(&link.a.0), self.places.get(&link.b.0)) else { return };
         if drawn.insert([x1, y1, x2, y2].map(|v| *v as i64)) {
             // Switches of one row are joined by a bow, so that the line passes none between.
-            let bow = if (y1 - y2).abs() < 1.0 { 18.0 + (x1 - x2).abs() / 12.0 } else { 0.0 };
+            let bow = if (y1 - y2).abs() < 1.0 { 18.0 + 1.6 * shift + (x1 - x2).abs() / 12.0 } else { 0.0 };
             let _ = writeln!(
                 svg,
                 "<path d=\"M{:.1} {y1:.1} Q{:.1} {:.1} {:.1} {y2:.1}\" fill=\"none\" {style}/>",
@@ -179,19 +182,21 @@ impl Drawing<'_> {
 
     fn write_nodes(&self, svg: &mut String) {
         let sender = self.places.get(&self.set.sender);
-        let crowded = self.labels.len() > 60;
-        for (x, y, label, hosts) in &self.labels {
+        for Label { x, y, text, hosts, room } in &self.labels {
             let own = *hosts && sender.is_some_and(|(sx, sy)| (sx - x).abs() < 0.1 && (sy - y).abs() < 0.1);
             let (fill, stroke) = if own { ("#ffe9a8", 2.0) } else { ("white", 1.0) };
-            let shape = if *hosts {
-                format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\"")
+            let (shape, end, below) = if *hosts {
+                (format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\""), "circle", 24.0)
             } else {
-                format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"26\" height=\"16\" rx=\"3\"", x - 13.0, y - 8.0)
+                let (left, top) = (x - 13.0, y - 8.0);
+                let size = "width=\"26\" height=\"16\" rx=\"3\"";
+                (format!("<rect x=\"{left:.1}\" y=\"{top:.1}\" {size}"), "rect", -13.0)
             };
-            let _ = writeln!(svg, "{shape} fill=\"{fill}\" stroke=\"black\" stroke-width=\"{stroke}\"><title>{label}</title></{}>", if *hosts { "circle" } else { "rect" });
-            if !crowded {
-                let below = if *hosts { 24.0 } else { -13.0 };
-                let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", y + below);
+            let _ =
+                writeln!(svg, "{shape} fill=\"{fill}\" stroke=\"black\" stroke-width=\"{stroke}\"><title>{text}</title></{end}>");
+            // What has no room is shown by browsers under the pointer.
+            if 6.5 * text.chars().count() as f64 <= *room {
+                let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>", y + below);
             }
         }
     }

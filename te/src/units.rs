@@ -14,8 +14,7 @@ pub fn parse_bandwidth(text: &str) -> Result<u64, String> {
 /// # Errors
 /// No number, no such unit, or too large.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let units =
-        [("B", 1), ("kB", 1_000), ("KB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20)];
+    let units = [("B", 1), ("kB", 1_000), ("KB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20)];
     parse(text, &units, "size, such as 256KiB")
 }
 

@@ -25,8 +25,7 @@ pub fn network(
 ) -> (Topology, Vec<NodeId>) {
     let mut topology = Topology::new("test");
     let node = |name: String, kind| Node { name, kind, risks: Vec::new() };
-    let switches: Vec<NodeId> =
-        (0..n).map(|i| topology.add_node(node(format!("s{i}"), NodeKind::Switch)).unwrap()).collect();
+    let switches: Vec<NodeId> = (0..n).map(|i| topology.add_node(node(format!("s{i}"), NodeKind::Switch)).unwrap()).collect();
     let mut link = |topology: &mut Topology, a, b| {
         topology.add_link(Link { a: (a, None), b: (b, None), spec: spec(), risks: Vec::new() }).unwrap();
     };
@@ -78,11 +77,8 @@ pub fn check_set(topology: &Topology, plan: &Plan, set: &Set) {
             let link = topology.link(fide_te::topology::LinkId::new(hop.arc as usize / 2));
             let (from, to) = if hop.arc % 2 == 0 { (link.a.0, link.b.0) } else { (link.b.0, link.a.0) };
             assert_eq!(to, fabric.switches[hop.switch as usize], "the arc leads to the switch");
-            let parent = if hop.parent == u32::MAX {
-                set.sender
-            } else {
-                fabric.switches[tree.hops[hop.parent as usize].switch as usize]
-            };
+            let parent =
+                if hop.parent == u32::MAX { set.sender } else { fabric.switches[tree.hops[hop.parent as usize].switch as usize] };
             assert_eq!(from, parent, "and begins at its parent");
         }
         for leaf in &tree.leaves {
@@ -111,7 +107,12 @@ pub fn check_set(topology: &Topology, plan: &Plan, set: &Set) {
                     })
                     .collect()
                 };
-                assert!(switches(&paths[0]).is_disjoint(&switches(&paths[1])), "{} to {}", topology.name_of(set.sender), topology.name_of(host));
+                assert!(
+                    switches(&paths[0]).is_disjoint(&switches(&paths[1])),
+                    "{} to {}",
+                    topology.name_of(set.sender),
+                    topology.name_of(host)
+                );
             }
         }
     }

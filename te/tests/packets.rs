@@ -30,6 +30,10 @@ pub struct Flow {
     bounds: Vec<(usize, u64, u64)>,
 }
 
+/// A packet at a port: when, the order among equal times (the flow under attack is last), the edge,
+/// when it was sent, the flow.
+type Event = (u64, usize, usize, u64, usize);
+
 /// What jitter and foreign frames do.
 #[derive(Clone, Copy, PartialEq)]
 enum Nature {
@@ -106,8 +110,18 @@ impl<'a> Network<'a> {
         let left: Vec<Vec<u64>> = flows.iter().map(|flow| vec![0; flow.edges.len()]).collect();
         let worst = flows.iter().map(|flow| vec![0; flow.bounds.len()]).collect();
         Network {
-            plan, flows, sigma: plan.request().sigma_bytes, busy_until: vec![0; arcs], in_queue: vec![Vec::new(); arcs],
-            came: left.clone(), left, worst, packets: 0, outside: 0, met_own: 0, overflows: 0,
+            plan,
+            flows,
+            sigma: plan.request().sigma_bytes,
+            busy_until: vec![0; arcs],
+            in_queue: vec![Vec::new(); arcs],
+            came: left.clone(),
+            left,
+            worst,
+            packets: 0,
+            outside: 0,
+            met_own: 0,
+            overflows: 0,
         }
     }
 
@@ -120,8 +134,7 @@ impl<'a> Network<'a> {
         self.busy_until.fill(0);
         self.in_queue.iter_mut().for_each(Vec::clear);
         self.left.iter_mut().for_each(|left| left.fill(0));
-        // (when, flow, edge, sent); equal times in the order of flows, the flow under attack last.
-        let mut events: BinaryHeap<Reverse<(u64, usize, usize, u64, usize)>> = BinaryHeap::new();
+        let mut events: BinaryHeap<Reverse<Event>> = BinaryHeap::new();
         let rank = |flow: usize| if nature == Nature::Against(flow) { usize::MAX } else { flow };
         for (flow, of) in self.flows.iter().enumerate() {
             for root in &of.roots {

@@ -174,8 +174,7 @@ fn a_host_on_no_switch_is_refused_by_name() {
 #[test]
 fn what_takes_both_networks_is_found() {
     // Two networks that are one behind their first switches: everything meets in s4.
-    let (topology, hosts) =
-        network(5, &[(0, 4), (1, 4), (2, 4), (3, 4)], &[vec![0, 1], vec![2, 3]], || PLAIN);
+    let (topology, hosts) = network(5, &[(0, 4), (1, 4), (2, 4), (3, 4)], &[vec![0, 1], vec![2, 3]], || PLAIN);
     let survey = survey::survey(&topology, &hosts, Limits::default());
     let elements: Vec<&Element> = survey.single_points.iter().map(|point| &point.element).collect();
     assert_eq!(elements, [&Element::Switch(topology.find("s4").unwrap())]);

@@ -94,12 +94,14 @@ pub struct Report {
     pub offers: Vec<Offer>,
     /// What is left after a failure, worst first.
     pub failures: Vec<After>,
-    /// The least redundancy of any host.
+    /// `disjoint`, `independent`, `in part` or `single`: of the host with the least redundancy.
     pub redundancy: &'static str,
     /// Whether every switch was tried for that.
     pub all_tried: bool,
     /// What one more switch would buy.
     pub added: Option<Added>,
+    /// What a host sends in all, at most.
+    pub sent_bps: u64,
     /// All senders together: critical compound failures in a year, at most.
     pub ccf_per_year: f64,
 }
@@ -157,7 +159,7 @@ pub struct Sender {
     pub redundancy: &'static str,
     /// The trees.
     pub trees: Vec<TreeOf>,
-    /// Hosts that not every tree reaches.
+    /// Hosts that only one of several trees reaches.
     pub reached_once: Vec<String>,
     /// The shortest period for which the rest holds.
     pub period_ns: u64,
@@ -248,13 +250,13 @@ pub struct Added {
     pub kind: &'static str,
     /// How many trees each host has then, at least.
     pub trees: usize,
-    /// What the trees have in common then, of the host with the least redundancy.
+    /// `disjoint`, `independent`, `in part` or `single`: of the host with the least redundancy.
     pub redundancy: &'static str,
     /// How many failures all hosts survive then.
     pub survives: usize,
     /// The longest timeout then.
     pub timeout_ns: u64,
-    /// What a host sends in all.
+    /// What a host sends in all, at most.
     pub sent_bps: u64,
 }
 
@@ -262,9 +264,12 @@ pub struct Added {
 pub fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure> {
     let topology = load(&args.topology)?;
     let hosts = chosen(&topology, &args.hosts)?;
-    let limits =
-        Limits { bandwidth_percent: args.share, queue_percent: args.queue_share, uncertain: args.uncertain };
+    let limits = Limits { bandwidth_percent: args.share, queue_percent: args.queue_share, uncertain: args.uncertain };
     let request = Request { sigma_bytes: wire_bytes(args.size), period_ns: args.hb, trees: args.trees };
+    if hosts.len() < 2 {
+        let alone = format!("{} alone has nobody to send to", topology.name_of(hosts[0]));
+        return Err(Failure::failed(alone).hint("let at least two hosts take part"));
+    }
     let shown = match &args.from {
         Some(name) => one_of(&topology, &hosts, name)?,
         None => hosts[0],
@@ -395,6 +400,7 @@ fn report(asked: &Asked<'_>, plan: &Plan, took: Duration) -> Report {
         failures,
         all_tried,
         added: if few { added(asked) } else { None },
+        sent_bps: sent_bps(asked, plan),
         ccf_per_year: ccf::of_plan(asked.topology, plan),
     }
 }
@@ -561,6 +567,14 @@ fn after(asked: &Asked<'_>, switch: NodeId) -> After {
     }
 }
 
+/// What a host sends on all its trees together at the interval asked for, or the least there can be.
+fn sent_bps(asked: &Asked<'_>, plan: &Plan) -> u64 {
+    let contracts = plan.contracts();
+    let shortest_ns = contracts.iter().map(|contract| contract.period_ns).max().unwrap_or(0);
+    let trees = plan.sets().iter().map(|set| set.trees.len()).max().unwrap_or(0);
+    offer(asked, plan, &contracts, asked.request.period_ns.max(shortest_ns)).sent_bps * trees as u64
+}
+
 /// The least redundancy of any host.
 fn least_redundancy(plan: &Plan) -> &'static str {
     let of = |set: &Set| match set.redundancy {
@@ -568,7 +582,9 @@ fn least_redundancy(plan: &Plan) -> &'static str {
         Redundancy::Independent => 1,
         Redundancy::Disjoint => 2,
     };
-    plan.sets().iter().min_by_key(|set| of(set)).map_or("single", |set| redundancy(set.redundancy))
+    let least = plan.sets().iter().min_by_key(|set| of(set)).map_or("single", |set| redundancy(set.redundancy));
+    let whole = plan.sets().iter().all(|set| plan.reached_once(set).is_empty());
+    if whole || least == "single" { least } else { "in part" }
 }
 
 /// What one more switch would buy, if it can be planned.
@@ -577,13 +593,12 @@ fn added(asked: &Asked<'_>) -> Option<Added> {
     let request = Request { trees: asked.request.trees + 1, ..asked.request };
     let plan = Plan::new(&topology, asked.hosts, request, asked.limits).ok()?;
     let trees = plan.sets().iter().map(|set| set.trees.len()).min()?;
-    let one_bps = offer(&Asked { topology: &topology, ..*asked }, &plan, &[], asked.request.period_ns).sent_bps;
     Some(Added {
         kind: "added-switch",
         trees,
         redundancy: least_redundancy(&plan),
         survives: survey::survey(&topology, asked.hosts, asked.limits).survives,
         timeout_ns: longest_timeout_ns(&plan.contracts(), asked.request.period_ns),
-        sent_bps: one_bps * trees as u64,
+        sent_bps: sent_bps(&Asked { topology: &topology, ..*asked }, &plan),
     })
 }

@@ -1,6 +1,6 @@
 //! A plan as text, in the order of an operator's questions.
 
-use crate::cmd::plan::{Added, After, HopOf, Network, Offer, Report, Sender, TreeOf};
+use crate::cmd::plan::{Added, After, HopOf, Network, Offer, Point, Report, Sender, TreeOf};
 use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units;
@@ -50,19 +50,19 @@ fn redundancy(out: &mut String, network: &Network, all: bool, style: &Style) {
         let _ = writeln!(out, "  {} {pairs} of hosts have no way to each other at all.", style.red("No:"));
     } else if network.survives > 0 {
         let failures = if network.survives == 1 { "one failure".into() } else { format!("{} failures", network.survives) };
-        let _ = writeln!(out, "  {} any {failures} of switches and cables leaves all hosts connected.", style.paint(Paint::Green, "Yes:"));
+        let _ = writeln!(
+            out,
+            "  {} any {failures} of switches and cables leaves all hosts connected.",
+            style.paint(Paint::Green, "Yes:")
+        );
     } else if network.hosts > 1 {
         let _ = writeln!(out, "  {} there are things that part hosts when they fail alone.", style.red("No:"));
     }
     if !network.single_points.is_empty() {
-        let mut table = Table::new(&["ONE FAILURE OF", "", "CUTS OFF", ">PAIRS PARTED"]);
-        let rows = if all { usize::MAX } else { ROWS };
-        for point in network.single_points.iter().take(rows) {
-            let cut_off = if point.cut_off.is_empty() { "some from others".into() } else { names(&point.cut_off, 28) };
-            table.row([point.element.into(), short(&point.name, 26).into(), cut_off.into(), point.pairs.to_string().into()]);
+        if network.survives > 0 {
+            let _ = writeln!(out, "  But some of them share a risk, and fail together:");
         }
-        out.push_str(&table.render(style, 2));
-        more(out, network.single_points.len(), rows, "thing");
+        single_points(out, network, all, style);
     }
     let lonely: Vec<String> = network.hosts_on_one_switch.iter().map(|(host, _)| host.clone()).collect();
     if !lonely.is_empty() && network.switches > 1 {
@@ -74,6 +74,33 @@ fn redundancy(out: &mut String, network: &Network, all: bool, style: &Style) {
         let links = units::count(network.uncertain_links, "link");
         let _ = writeln!(out, "  Left out: {links} without certain bounds (--uncertain uses them).");
     }
+}
+
+fn single_points(out: &mut String, network: &Network, all: bool, style: &Style) {
+    // Things that cut off the same share a row.
+    let mut groups: Vec<(&Point, usize)> = Vec::new();
+    for point in &network.single_points {
+        let what = |point: &Point| (point.element, point.cut_off.clone(), point.pairs);
+        match groups.iter_mut().find(|(known, _)| what(known) == what(point)) {
+            Some(group) => group.1 += 1,
+            None => groups.push((point, 1)),
+        }
+    }
+    let mut table = Table::new(&["ONE FAILURE OF", "", "CUTS OFF", ">PAIRS PARTED"]);
+    let rows = if all { usize::MAX } else { ROWS };
+    for (point, alike) in groups.iter().take(rows) {
+        let (outside, rest) = (point.cut_off.len(), network.hosts - point.cut_off.len());
+        let cut_off = match &point.cut_off[..] {
+            [] => "some from some".into(),
+            all if point.pairs < outside * rest => format!("{} from some", names(all, 18)),
+            all => names(all, 24),
+        };
+        let others = if *alike > 1 { format!(" +{}", alike - 1) } else { String::new() };
+        let name = short(&point.name, 24) + &others;
+        table.row([point.element.into(), name.into(), cut_off.into(), point.pairs.to_string().into()]);
+    }
+    out.push_str(&table.render(style, 2));
+    more(out, groups.len(), rows, "row");
 }
 
 fn count_switches(n: usize) -> String {
@@ -197,8 +224,7 @@ fn in_order(tree: &TreeOf) -> Vec<&HopOf> {
 
 fn offers(out: &mut String, offers: &[Offer], asked_ns: u64, style: &Style) {
     heading(out, "Which timeout at which bandwidth?", style);
-    let mut table =
-        Table::new(&[">INTERVAL", ">TIMEOUT", ">SENT", ">TO A HOST", ">BETWEEN SWITCHES", ">OF A LINK", ""]);
+    let mut table = Table::new(&[">INTERVAL", ">TIMEOUT", ">SENT", ">TO A HOST", ">BETWEEN SWITCHES", ">OF A LINK", ""]);
     for offer in offers {
         table.row([
             units::ns(offer.heartbeat_ns).into(),
@@ -274,7 +300,6 @@ fn failures(out: &mut String, report: &Report, all: bool, style: &Style) {
 
 fn one_more(out: &mut String, report: &Report, added: &Added, style: &Style) {
     heading(out, "What would one more switch buy, with every host on it?", style);
-    let now = report.offers.iter().find(|offer| offer.heartbeat_ns == report.network.heartbeat_ns);
     let now_timeout_ns = report.senders.iter().map(|sender| sender.timeout_ns).max().unwrap_or(0);
     let trees = report.senders.iter().map(|sender| sender.trees.len()).min().unwrap_or(0);
     let mut table = Table::new(&["", ">NOW", ">WITH IT"]);
@@ -286,8 +311,7 @@ fn one_more(out: &mut String, report: &Report, added: &Added, style: &Style) {
         added.survives.to_string().into(),
     ]);
     table.row(["longest timeout".into(), units::ns(now_timeout_ns).into(), units::ns(added.timeout_ns).into()]);
-    let sent = now.map_or(0, |offer| offer.sent_bps * trees as u64);
-    table.row(["each host sends".into(), rate(sent).into(), rate(added.sent_bps).into()]);
+    table.row(["each host sends, at most".into(), rate(report.sent_bps).into(), rate(added.sent_bps).into()]);
     out.push_str(&table.render(style, 2));
     if added.survives > report.network.survives {
         let _ = writeln!(out, "  A repair may wait: while it is under way, two paths are left.");
@@ -311,7 +335,8 @@ fn short(text: &str, most: usize) -> String {
 /// Names, those in a row as one: `h1–h4, h7`; what does not fit is counted.
 fn names(all: &[String], most: usize) -> String {
     let number = |name: &str| -> Option<(String, u64)> {
-        let at = name.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + name[at..].chars().next().map_or(0, char::len_utf8));
+        let at =
+            name.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + name[at..].chars().next().map_or(0, char::len_utf8));
         Some((name[..at].to_owned(), name[at..].parse().ok()?))
     };
     let mut all = all.to_vec();
