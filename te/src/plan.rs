@@ -119,14 +119,20 @@ impl Plan {
     /// No trees are asked for or too many; a host cannot be reached; or the queues of a link have
     /// no room for one packet of every tunnel (X-Lane App. A.2).
     pub fn new(topology: &Topology, hosts: &[NodeId], request: Request, limits: Limits) -> Result<Self, PlanError> {
-        Self::of(topology, Fabric::new(topology, limits), hosts, request)
+        Self::of(topology, Fabric::new(topology, limits), hosts, request, None)
     }
 
-    /// The same on what is left of a network.
+    /// The same on what is left of a network, with so much effort for each sender, or with what fits.
     ///
     /// # Errors
     /// As for [`Plan::new`].
-    pub fn of(topology: &Topology, fabric: Fabric, hosts: &[NodeId], request: Request) -> Result<Self, PlanError> {
+    pub fn of(
+        topology: &Topology,
+        fabric: Fabric,
+        hosts: &[NodeId],
+        request: Request,
+        effort: Option<Effort>,
+    ) -> Result<Self, PlanError> {
         if !(1..=TREES_MAX).contains(&request.trees) {
             return Err(refuse(
                 format!("{} trees for each sender cannot be planned", request.trees),
@@ -138,7 +144,7 @@ impl Plan {
             fabric.join(topology, *host);
         }
         let load = Load::new(&fabric);
-        let mut plan = Plan { fabric, load, request, sets: Vec::new(), effort: None };
+        let mut plan = Plan { fabric, load, request, sets: Vec::new(), effort };
         for host in hosts {
             let set = plan.find(topology, *host)?;
             plan.count(&set, true);
@@ -337,7 +343,7 @@ impl Plan {
             if let (Some(host), Some(true)) = (host, class.map(|class| class.ports.is_empty())) {
                 let links = topology.links_of(host).count();
                 return refuse(
-                    format!("{} is on no switch that the plan may use ({links} links in the file)", topology.name_of(host)),
+                    format!("{} is on no switch that may be used ({links} links in the file)", topology.name_of(host)),
                     "connect it, leave it out with --hosts, or allow links without certain bounds with --uncertain",
                 );
             }
@@ -349,7 +355,7 @@ impl Plan {
         }
         let to = receiver.map_or("the others", |host| topology.name_of(host));
         refuse(
-            format!("no way leads from {} to {to} through switches that the plan may use", topology.name_of(sender)),
+            format!("no way leads from {} to {to} over links that may be used", topology.name_of(sender)),
             "see whether a link is missing in the file, or allow links without certain bounds with --uncertain",
         )
     }

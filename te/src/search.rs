@@ -577,6 +577,10 @@ pub fn disjoint(task: Task<'_>, k: usize, effort: Effort) -> Option<Found> {
         Some(best) => best,
         None => rescue(task, k, &mut left)?,
     };
+    if k == 2 && effort.searches > 0 && task.fabric.switches.len() <= SEARCHED_THROUGH {
+        let whole = halves(task).filter(|new| new.1 >= best.1 && new.0.cost < best.0.cost);
+        return Some(whole.unwrap_or(best).0);
+    }
     let mut given: Vec<(u32, usize)> = Vec::new();
     while k > 1 && left > 0 {
         let Some((better, with)) = step(task, k, &best, &given, &mut left) else { break };
@@ -617,14 +621,24 @@ fn step(
 /// Networks of so many switches are searched through, where the plain searches find nothing.
 const SMALL: usize = 10;
 
+/// Networks of so many switches are searched through in any case: 128 short searches a sender.
+const SEARCHED_THROUGH: usize = 7;
+
+/// The best of all ways to divide the switches between two trees. One more switch never makes a tree
+/// slower, so there is none better.
+fn halves(task: Task<'_>) -> Option<(Found, usize)> {
+    let n = task.fabric.switches.len() as u32;
+    let half = |bits: u32| (0..n).map(|switch| (switch, (bits >> switch & 1) as usize)).collect::<Vec<_>>();
+    let all = (0..1u32 << n).filter_map(|bits| attempt(task, 2, Mode::Cost, &half(bits), 0));
+    all.min_by_key(|(found, reached)| (Reverse(*reached), found.cost))
+}
+
 /// Trees where the plain searches found none: in a small network with the switches divided in every
 /// way, in a larger one with every switch given to every tree in turn.
 fn rescue(task: Task<'_>, k: usize, left: &mut usize) -> Option<(Found, usize)> {
     let n = task.fabric.switches.len();
     if k == 2 && n <= SMALL {
-        let halves = 0..1u32 << n;
-        let half = |bits: u32| (0..n as u32).map(|s| (s, (bits >> s & 1) as usize)).collect::<Vec<_>>();
-        return halves.filter_map(|bits| attempt(task, k, Mode::Cost, &half(bits), 1)).min_by_key(|found| found.0.cost);
+        return halves(task);
     }
     let pairs = (0..n as u32).flat_map(|switch| (0..k).map(move |tree| (switch, tree)));
     for (switch, tree) in pairs {

@@ -183,6 +183,44 @@ fn trees_are_nearly_the_best_on_networks_of_five_and_six_switches() {
     all_of(6, 3, None, true, 5 * every).report("6 switches, links of 0.5 to 3 µs");
 }
 
+/// Two connected halves of `n` switches with hosts on one switch of each, and wires between them that
+/// lead astray.
+fn two_halves(n: usize, seed: u64) -> (Topology, Vec<NodeId>) {
+    let mut random = Random::new(seed);
+    let mut of = |n: usize| random.below(n as u64) as usize;
+    let first = 2 + of(n - 3);
+    let mut wires = BTreeSet::new();
+    for i in 1..n {
+        if i != first {
+            let from = if i < first { of(i) } else { first + of(i - first) };
+            wires.insert((from, i));
+        }
+    }
+    for _ in 0..of(2 * n) {
+        let (a, b) = (of(n), of(n));
+        if a != b {
+            wires.insert((a.min(b), a.max(b)));
+        }
+    }
+    let hosts: Vec<Vec<usize>> = (0..2 + of(6)).map(|_| vec![of(first), first + of(n - first)]).collect();
+    let wires: Vec<_> = wires.into_iter().collect();
+    network(n, &wires, &hosts, || LinkSpec { lambda_min_ns: 500 + 500 * random.below(6), ..PLAIN })
+}
+
+#[test]
+fn trees_are_nearly_the_best_on_random_networks_of_8_to_11_switches() {
+    // These are not searched through.
+    let networks = if std::env::var_os("FIDE_TE_ALL").is_some() { 300 } else { 20 };
+    let mut tally = Tally::default();
+    for n in 8..=11 {
+        for seed in 0..networks {
+            let (topology, hosts) = two_halves(n, seed);
+            tally.compare(&topology, &hosts, None, || format!("{n} switches, seed {seed}"));
+        }
+    }
+    tally.report("8 to 11 switches, links of 0.5 to 3 µs");
+}
+
 #[test]
 fn one_search_alone_is_nearly_as_good() {
     let alone = Some(Effort { searches: 0 });

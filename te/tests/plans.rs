@@ -260,7 +260,7 @@ fn a_fabric_after_a_failure_has_no_way_through_what_failed() {
     let (topology, hosts) = made("leaf-spine:4x2,hosts=6");
     for gone in topology.switches() {
         let fabric = Fabric::without(&topology, Limits::default(), |node| node == gone, |_| false);
-        let plan = Plan::of(&topology, fabric, &hosts, request()).unwrap();
+        let plan = Plan::of(&topology, fabric, &hosts, request(), None).unwrap();
         check(&topology, &plan);
         assert!(plan.fabric().switches.iter().all(|switch| *switch != gone));
     }

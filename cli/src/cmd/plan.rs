@@ -9,6 +9,7 @@ use fide_te::fabric::{Fabric, Limits};
 use fide_te::file;
 use fide_te::generate::{self, Generator};
 use fide_te::plan::{Contract, Plan, PlanError, Redundancy, Request, Set, wire_bytes};
+use fide_te::search::Effort;
 use fide_te::survey::{self, Element, Survey};
 use fide_te::topology::{LinkId, NodeId, Topology, TopologyError};
 use serde::Serialize;
@@ -16,7 +17,6 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 /// A heartbeat without piggyback: IP header and all that follows.
 const HEARTBEAT_IP_BYTES: u64 = 20 + fide_wire::packet::HEARTBEAT_OVERHEAD as u64;
@@ -274,10 +274,8 @@ pub fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure> {
         Some(name) => one_of(&topology, &hosts, name)?,
         None => hosts[0],
     };
-    let begin = Instant::now();
     let plan = Plan::new(&topology, &hosts, request, limits).map_err(refused)?;
-    let took = begin.elapsed();
-    let report = report(&Asked { topology: &topology, hosts: &hosts, limits, request }, &plan, took);
+    let report = report(&Asked { topology: &topology, hosts: &hosts, limits, request }, &plan);
     if let Some(path) = &args.svg {
         let set = plan.sets().iter().find(|set| set.sender == shown);
         let svg = set.map_or_else(String::new, |set| fide_te::svg::render(&topology, &plan, set));
@@ -382,14 +380,16 @@ struct Asked<'a> {
     request: Request,
 }
 
-/// What further plans may take together.
-const FURTHER: Duration = Duration::from_secs(3);
+/// How much further plans may cost together, counted in hosts times switches and links: some seconds.
+/// Not measured, so that the same question has the same answer.
+const FURTHER: usize = 15_000_000;
 /// A switch that every host is on is no plan for more hosts than these.
 const ADDED_HOSTS_MAX: usize = 256;
 
-fn report(asked: &Asked<'_>, plan: &Plan, took: Duration) -> Report {
+fn report(asked: &Asked<'_>, plan: &Plan) -> Report {
     let survey = survey::survey(asked.topology, asked.hosts, asked.limits);
-    let budget = (FURTHER.as_secs_f64() / took.as_secs_f64().max(1e-6)) as usize;
+    let size = asked.topology.switches().count() + asked.topology.link_count();
+    let budget = FURTHER / (asked.hosts.len() * size).max(1);
     let (failures, all_tried) = failures(asked, plan, budget.max(1));
     let few = asked.hosts.len() <= ADDED_HOSTS_MAX && asked.request.trees < fide_te::search::TREES_MAX;
     Report {
@@ -548,7 +548,8 @@ fn failures(asked: &Asked<'_>, plan: &Plan, most: usize) -> (Vec<After>, bool) {
 
 fn after(asked: &Asked<'_>, switch: NodeId) -> After {
     let fabric = Fabric::without(asked.topology, asked.limits, |node| node == switch, |_| false);
-    let planned = Plan::of(asked.topology, fabric, asked.hosts, asked.request);
+    let effort = Some(Effort { searches: 0 });
+    let planned = Plan::of(asked.topology, fabric, asked.hosts, asked.request, effort);
     let count = |plan: &Plan, of: Redundancy| plan.sets().iter().filter(|set| set.redundancy == of).count();
     let name = asked.topology.name_of(switch).to_owned();
     let (plan, refused) = match planned {

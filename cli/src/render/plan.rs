@@ -67,8 +67,8 @@ fn redundancy(out: &mut String, network: &Network, all: bool, style: &Style) {
     let lonely: Vec<String> = network.hosts_on_one_switch.iter().map(|(host, _)| host.clone()).collect();
     if !lonely.is_empty() && network.switches > 1 {
         let verb = if lonely.len() == 1 { "is" } else { "are" };
-        let _ = writeln!(out, "  {} {verb} on one switch only. No second path can be promised to or", names(&lonely, NAMES));
-        let _ = writeln!(out, "  from there, whatever lies behind it.");
+        let _ = writeln!(out, "  {} {verb} on one switch only: no second path can be", names(&lonely, NAMES));
+        let _ = writeln!(out, "  promised to or from there, whatever lies behind that switch.");
     }
     if network.uncertain_links > 0 {
         let links = units::count(network.uncertain_links, "link");
@@ -86,17 +86,17 @@ fn single_points(out: &mut String, network: &Network, all: bool, style: &Style) 
             None => groups.push((point, 1)),
         }
     }
-    let mut table = Table::new(&["ONE FAILURE OF", "", "CUTS OFF", ">PAIRS PARTED"]);
+    let mut table = Table::new(&["ONE FAILURE OF", "", "CUTS OFF", ">PAIRS"]);
     let rows = if all { usize::MAX } else { ROWS };
     for (point, alike) in groups.iter().take(rows) {
         let (outside, rest) = (point.cut_off.len(), network.hosts - point.cut_off.len());
         let cut_off = match &point.cut_off[..] {
             [] => "some from some".into(),
-            all if point.pairs < outside * rest => format!("{} from some", names(all, 18)),
+            all if point.pairs < outside * rest => format!("{} from some", names(all, 14)),
             all => names(all, 24),
         };
         let others = if *alike > 1 { format!(" +{}", alike - 1) } else { String::new() };
-        let name = short(&point.name, 24) + &others;
+        let name = short(&point.name, 20) + &others;
         table.row([point.element.into(), name.into(), cut_off.into(), point.pairs.to_string().into()]);
     }
     out.push_str(&table.render(style, 2));
@@ -119,7 +119,7 @@ fn promises(out: &mut String, report: &Report, all: bool, style: &Style) {
         }
     }
     groups.sort_by_key(|(sender, _)| std::cmp::Reverse((sender.redundancy == "single", sender.timeout_ns)));
-    let mut table = Table::new(&["FROM", "TREES", ">PERIOD ≥", ">LATENCY ≥", ">JITTER ≤", ">TIMEOUT", ">PAIR LOST"]);
+    let mut table = Table::new(&["FROM", "TREES", ">PERIOD", ">LEAST", ">JITTER", ">TIMEOUT", ">PAIR LOST IN"]);
     let rows = if all { usize::MAX } else { ROWS };
     for (sender, hosts) in groups.iter().take(rows) {
         let (trees, paint) = match sender.redundancy {
@@ -129,7 +129,7 @@ fn promises(out: &mut String, report: &Report, all: bool, style: &Style) {
             other => (other, Paint::Yellow),
         };
         table.row([
-            names(hosts, 18).into(),
+            names(hosts, 14).into(),
             Cell::painted(trees, paint),
             units::ns(sender.period_ns).into(),
             units::ns(sender.lambda_min_ns).into(),
@@ -150,9 +150,9 @@ fn alike(sender: &Sender) -> (&str, bool, u64, u64, u64, u64) {
 }
 
 fn explain_promises(out: &mut String, report: &Report) {
-    let _ = writeln!(out, "  TIMEOUT: the heartbeat interval + least latency + 2 × jitter. PAIR LOST: at most");
-    let _ = writeln!(out, "  so often failures of links take all paths from there to some one host at once;");
-    let _ = writeln!(out, "  of all hosts together: {}.", once(report.ccf_per_year));
+    let _ = writeln!(out, "  PERIOD: no interval may be shorter. TIMEOUT: the interval + LEAST (latency)");
+    let _ = writeln!(out, "  + 2 × JITTER. PAIR LOST: failures of links take all paths from there to some");
+    let _ = writeln!(out, "  one host at once, no more often than that; any pair: {}.", once(report.ccf_per_year));
     if report.senders.iter().any(|sender| sender.redundancy == "independent") {
         let _ = writeln!(out, "  independent: trees share switches, but the paths to any one host do not.");
     }
@@ -174,14 +174,14 @@ fn explain_promises(out: &mut String, report: &Report) {
     }
 }
 
-/// `1 / 22.6 years`.
+/// `22.6 years`, from one to the next.
 fn once(per_year: f64) -> String {
     match 1.0 / per_year {
         _ if per_year <= 0.0 => "never".into(),
         // The bound is a sum, and says nothing once that is 1.
         years if years < 1.005 => "no bound".into(),
-        years if years < 100.0 => format!("1 / {years:.1} years"),
-        years => format!("1 / {years:.0} years"),
+        years if years < 100.0 => format!("{years:.1} years"),
+        years => format!("{years:.0} years"),
     }
 }
 
@@ -224,7 +224,7 @@ fn in_order(tree: &TreeOf) -> Vec<&HopOf> {
 
 fn offers(out: &mut String, offers: &[Offer], asked_ns: u64, style: &Style) {
     heading(out, "Which timeout at which bandwidth?", style);
-    let mut table = Table::new(&[">INTERVAL", ">TIMEOUT", ">SENT", ">TO A HOST", ">BETWEEN SWITCHES", ">OF A LINK", ""]);
+    let mut table = Table::new(&[">INTERVAL", ">TIMEOUT", ">SENT", ">TO A HOST", ">INSIDE", ">OF A LINK", ""]);
     for offer in offers {
         table.row([
             units::ns(offer.heartbeat_ns).into(),
@@ -234,15 +234,18 @@ fn offers(out: &mut String, offers: &[Offer], asked_ns: u64, style: &Style) {
             if offer.switch_link_bps == 0 { "–".into() } else { rate(offer.switch_link_bps) }.into(),
             percent(offer.busiest_percent).into(),
             match offer.heartbeat_ns {
-                ns if ns == asked_ns => "← asked",
-                ns if ns == offers[0].heartbeat_ns => "← least",
+                ns if ns == asked_ns => "asked",
+                ns if ns == offers[0].heartbeat_ns => "least",
                 _ => "",
             }
             .into(),
         ]);
     }
     out.push_str(&table.render(style, 2));
-    let _ = writeln!(out, "  SENT: on each link of a host. The others: the busiest link of all.");
+    let _ = writeln!(
+        out,
+        "  SENT: by a host on one link. TO A HOST, INSIDE (between switches), OF A LINK\n  (its part of the bandwidth): the busiest link."
+    );
 }
 
 fn percent(of: f64) -> String {
@@ -395,6 +398,6 @@ mod tests {
     #[test]
     fn rates_and_frequencies_have_fitting_units() {
         assert_eq!([rate(960_000), rate(50_000_000), rate(12_345_000_000)], ["960 kbit/s", "50.0 Mbit/s", "12.3 Gbit/s"]);
-        assert_eq!([once(0.04428), once(0.0), once(1.0), once(0.001)], ["1 / 22.6 years", "never", "no bound", "1 / 1000 years"]);
+        assert_eq!([once(0.04428), once(0.0), once(1.0), once(0.001)], ["22.6 years", "never", "no bound", "1000 years"]);
     }
 }

@@ -13,6 +13,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// The output, every run of spaces as one.
+fn words_of(o: &Output) -> String {
+    text(&o.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn json(words: &str) -> Vec<serde_json::Value> {
     let o = plan(&format!("{words} --json"));
     assert!(o.status.success(), "{words}: {}", text(&o.stderr));
@@ -37,10 +42,10 @@ fn two_networks_are_answered_for_within_80_columns() {
         // What is printed twice is the same twice.
         assert_eq!(said, text(&plan(form).stdout), "{form}");
     }
-    let said = text(&plan("flat:5x2").stdout);
+    let said = words_of(&plan("flat:5x2"));
     assert!(said.contains("Yes: any one failure of switches and cables leaves all hosts connected."), "{said}");
-    assert!(said.contains("h1–h5  disjoint") && said.contains("s1 → h2–h5") && said.contains("← asked"), "{said}");
-    assert!(said.contains("failures survived, whichever           1           2"), "{said}");
+    assert!(said.contains("h1–h5 disjoint") && said.contains("s1 → h2–h5") && said.contains("% asked"), "{said}");
+    assert!(said.contains("failures survived, whichever 1 2"), "{said}");
 }
 
 #[test]
@@ -73,11 +78,11 @@ fn a_file_is_planned_and_what_it_cannot_promise_is_said() {
                    [[host]]\nname = \"h[1-4]\"\nswitches = [\"s1\", \"s2\"]\n[[host]]\nname = \"h5\"\nswitches = [\"s1\"]\n";
     std::fs::write(&file, network).unwrap();
     let o = plan(file.to_str().unwrap());
-    let said = text(&o.stdout);
+    let said = words_of(&o);
     assert!(o.status.success(), "{}", text(&o.stderr));
     assert!(said.contains("two racks: 5 hosts") && said.contains("h5 is on one switch only"), "{said}");
-    assert!(said.contains("switch          s1       h5") && said.contains("risk            pdu-a"), "{said}");
-    assert!(said.contains("h5     single"), "{said}");
+    assert!(said.contains("switch s1 h5") && said.contains("risk pdu-a"), "{said}");
+    assert!(said.contains("h5 single"), "{said}");
     // Without that host the networks are disjoint, but for what feeds both.
     let said = text(&plan(&format!("{} --hosts h[1-4]", file.display())).stdout);
     assert!(said.contains("Yes: any one failure") && said.contains("pdu-a"), "{said}");
@@ -100,7 +105,7 @@ fn refusals_say_what_why_and_what_to_do() {
         ("[defaults]\nbandwidth = \"10\"\n", 1, "lacks the unit", "10Gbit/s"),
         ("[[switch]]\nname = \"s1", 1, "line 2", "cut short"),
         ("", 1, "no [[switch]]", "docs/plan.md"),
-        ("\u{0}", 1, "line 1", "docs/plan.md"),
+        ("\u{0}", 1, "line 1", "cut short"),
     ] {
         std::fs::write(&file, network).unwrap();
         let o = plan(file.to_str().unwrap());
