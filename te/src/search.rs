@@ -7,7 +7,7 @@
 //! and trees grow towards the farthest hosts first, as X-OPT grows one tree (X-Lane Alg. 2):
 //!
 //! 1. A host that is on K switches needs one of each colour. So once a switch has a colour, others
-//!    are forced: if h1 is on s1 and s2, and s1 is of tree 1, then s2 is of tree 2. [`Search::paint`]
+//!    are forced: if h1 is on s1 and s2, and s1 is of tree 1, then s2 is of tree 2. `Search::paint`
 //!    follows that until nothing more is forced. Three hosts on s1+s2, s2+s3, s3+s1 show that there
 //!    may be no such colouring at all.
 //! 2. Each round searches the cheapest paths of each tree through switches that have its colour or

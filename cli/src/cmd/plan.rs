@@ -66,7 +66,12 @@ fn notes() -> String {
 Generators:
 {}
 
-Files are TOML; docs/plan.md has the keys and an example. Every quantity has its unit: 10Gbit/s, 256KiB, 500ns.
+Files are TOML; docs/plan.md has an example. Every quantity has its unit: 10Gbit/s, 256KiB, 500ns.
+  [defaults]       of links: bandwidth, queue, lambda_min, delta_max, blocking, shared
+  [defaults.host]  the same of links of hosts
+  [[switch]]       name (`s[1-4]`: four), core, risks
+  [[host]]         name, switches (a link to each), risks
+  [[link]]         between (two ends, `h1:eth0` or `s1`), certain, risks, and what defaults have
 
 Latency, jitter and period are worst cases by X-Lane's algorithm: every other sender's packet is before yours in every queue. They hold for what the
 topology says of links and hosts; `fide status` shows what an agent has measured. Nothing is asked or changed: no agent, no switch, no network.",
