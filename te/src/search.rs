@@ -97,10 +97,10 @@ impl<'a> Task<'a> {
             let waits = others.map(|member| self.load.wait_ns[member.down[port] as usize]);
             wait_ns = waits.fold(self.load.wait_ns[arc as usize], u64::max);
         }
-        // The longest wait is where most bytes are, so that arc alone shows whether there is room.
-        let room = of.members.iter().filter(|member| member.host != self.tunnel.sender);
-        let full = |member: &crate::fabric::Member| !self.fits(member.down[port]);
-        if wait_ns > spec.send_ns(spec.room_bytes.saturating_sub(self.tunnel.sigma_bytes)) && room.into_iter().any(full) {
+        // Members are looked at only where the longest wait says that one of their queues may be full.
+        let most_ns = spec.send_ns(spec.room_bytes.saturating_sub(self.tunnel.sigma_bytes));
+        let mut receivers = of.members.iter().filter(|member| member.host != self.tunnel.sender);
+        if wait_ns >= most_ns && receivers.any(|member| !self.fits(member.down[port])) {
             return FAR;
         }
         spec.lambda_min_ns + spec.delta_max_ns + wait_ns + spec.send_ns(self.tunnel.sigma_bytes)
@@ -333,14 +333,14 @@ impl<'a> Search<'a> {
         costs.min()
     }
 
-    /// Attaches a class to a tree along the paths found last. `false`: they are no longer free.
-    fn attach(&mut self, tree: usize, class: u32) -> Step {
-        let Some((_, port)) = self.best_port(tree, class) else { return Step::Wait };
+    /// Attaches a class to a tree along the paths found last.
+    fn attach(&mut self, tree: usize, class: u32) -> Attached {
+        let Some((_, port)) = self.best_port(tree, class) else { return Attached::Wait };
         let mut at = self.task.fabric.classes[class as usize].ports[port];
         let mut path = Vec::new();
         while at != NONE && self.trees[tree].place[at as usize] == NONE {
             if !self.free(at, tree) {
-                return Step::Wait;
+                return Attached::Wait;
             }
             path.push(at);
             at = self.paths[tree].before[at as usize];
@@ -350,14 +350,14 @@ impl<'a> Search<'a> {
             if !self.paint(*switch, tree) {
                 self.unpaint(mark);
                 self.banned[*switch as usize] |= 1 << tree;
-                return Step::Banned;
+                return Attached::Banned;
             }
         }
         for switch in path.iter().rev() {
             self.append(tree, *switch);
         }
         self.append_leaf(tree, class, port);
-        Step::Done
+        Attached::Done
     }
 
     fn append(&mut self, tree: usize, switch: u32) {
@@ -412,9 +412,9 @@ impl<'a> Search<'a> {
             open.clear();
             for (_, class, tree) in order {
                 match self.attach(tree, class) {
-                    Step::Done => {}
-                    Step::Wait => open.push((tree, class)),
-                    Step::Banned => {
+                    Attached::Done => {}
+                    Attached::Wait => open.push((tree, class)),
+                    Attached::Banned => {
                         banned = true;
                         open.push((tree, class));
                     }
@@ -439,7 +439,7 @@ impl<'a> Search<'a> {
                 // A path may be refused for what it forces; the next one avoids that switch.
                 for _ in 0..self.colour.len() {
                     self.find_paths(tree);
-                    if self.attach(tree, *class) != Step::Banned {
+                    if self.attach(tree, *class) != Attached::Banned {
                         break;
                     }
                 }
@@ -449,25 +449,20 @@ impl<'a> Search<'a> {
 
     /// Grows one tree again in what the others leave.
     fn regrow(&mut self, tree: usize) {
-        let kept = self.clone_tree(tree);
-        let mark = self.colour.clone();
+        let kept = self.trees[tree].clone();
+        let colours = self.colour.clone();
         self.reset(tree);
-        let same_leaves = |growing: &Growing| growing.tree.leaves.len();
         let better = self.grow(&[tree]) && {
             self.attach_rest_of(tree);
             let new = &self.trees[tree];
-            same_leaves(new) >= same_leaves(&kept)
+            new.tree.leaves.len() >= kept.tree.leaves.len()
                 && (new.latency_max_ns + new.gain_ns, new.latency_max_ns)
                     < (kept.latency_max_ns + kept.gain_ns, kept.latency_max_ns)
         };
         if !better {
             self.trees[tree] = kept;
-            self.colour = mark;
+            self.colour = colours;
         }
-    }
-
-    fn clone_tree(&self, tree: usize) -> Growing {
-        self.trees[tree].clone()
     }
 
     /// Forgets a tree, and every colour that no other tree's switches need.
@@ -517,7 +512,7 @@ impl<'a> Search<'a> {
 
 /// What came of an attempt to attach a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Attached {
     Done,
     /// The path is taken by now.
     Wait,
