@@ -19,7 +19,7 @@
 //! without jitter would then be given the period of one packet, and send twice what the link can
 //! (`docs/papers.md`).
 
-use crate::fabric::{ArcId, Fabric, Load, NONE};
+use crate::fabric::{ArcId, ArcSpec, Fabric, Load, NONE};
 use crate::topology::NodeId;
 
 /// A switch of a tree.
@@ -91,11 +91,32 @@ pub struct Tunnel {
     pub sigma_bytes: u64,
 }
 
+/// How long a tunnel's packet takes to be sent. Most links are alike, and the division costs more than
+/// all else that is done for one.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    sigma_bytes: u64,
+    bandwidth_bps: u64,
+    ns: u64,
+}
+
+impl Sending {
+    const fn new(tunnel: Tunnel) -> Self {
+        Sending { sigma_bytes: tunnel.sigma_bytes, bandwidth_bps: 0, ns: 0 }
+    }
+
+    fn floor_ns(&mut self, spec: &ArcSpec) -> u64 {
+        if spec.bandwidth_bps != self.bandwidth_bps {
+            (self.bandwidth_bps, self.ns) = (spec.bandwidth_bps, spec.send_floor_ns(self.sigma_bytes));
+        }
+        self.ns
+    }
+}
+
 impl Way {
     /// Past one queue; the period that this queue asks for comes as well.
-    fn past(self, fabric: &Fabric, arc: ArcId, wait_ns: u64, sigma_bytes: u64) -> (Way, u64) {
-        let spec = &fabric.arcs[arc as usize];
-        let own_ns = spec.send_floor_ns(sigma_bytes);
+    fn past(self, spec: &ArcSpec, wait_ns: u64, sending: &mut Sending) -> (Way, u64) {
+        let own_ns = sending.floor_ns(spec);
         let others_ns = wait_ns - own_ns.min(wait_ns);
         let way = Way {
             least_ns: self.least_ns + spec.lambda_min_ns + own_ns,
@@ -159,12 +180,14 @@ impl Tree {
     #[must_use]
     pub fn bounds(&self, fabric: &Fabric, load: &Load, tunnel: Tunnel) -> Bounds {
         let mut bounds = Bounds { lambda_min_ns: u64::MAX, ..Bounds::default() };
-        let ways = self.ways(fabric, load, tunnel, &mut bounds);
+        let mut sending = Sending::new(tunnel);
+        let ways = self.ways(fabric, load, &mut sending, &mut bounds);
         let sender_class = fabric.class_of(tunnel.sender);
         for leaf in &self.leaves {
             let class = &fabric.classes[leaf.class as usize];
             let mut reach = |arc: ArcId, wait_ns: u64| {
-                let (way, period_ns) = ways[leaf.hop as usize].past(fabric, arc, wait_ns, tunnel.sigma_bytes);
+                let before = ways[leaf.hop as usize];
+                let (way, period_ns) = before.past(&fabric.arcs[arc as usize], wait_ns, &mut sending);
                 bounds.period_ns = bounds.period_ns.max(period_ns);
                 bounds.lambda_min_ns = bounds.lambda_min_ns.min(way.least_ns);
                 bounds.latency_max_ns = bounds.latency_max_ns.max(way.most_ns);
@@ -189,19 +212,20 @@ impl Tree {
     #[must_use]
     pub fn latency_to(&self, fabric: &Fabric, load: &Load, tunnel: Tunnel, host: NodeId) -> Option<(u64, u64)> {
         let path = self.path(fabric, host);
-        let mut way = Way::default();
+        let (mut way, mut sending) = (Way::default(), Sending::new(tunnel));
         for arc in &path {
-            way = way.past(fabric, *arc, load.wait_ns[*arc as usize], tunnel.sigma_bytes).0;
+            let at = *arc as usize;
+            way = way.past(&fabric.arcs[at], load.wait_ns[at], &mut sending).0;
         }
         (!path.is_empty()).then_some((way.least_ns, way.most_ns))
     }
 
-    fn ways(&self, fabric: &Fabric, load: &Load, tunnel: Tunnel, bounds: &mut Bounds) -> Vec<Way> {
+    fn ways(&self, fabric: &Fabric, load: &Load, sending: &mut Sending, bounds: &mut Bounds) -> Vec<Way> {
         let mut ways: Vec<Way> = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
             let before = if hop.parent == NONE { Way::default() } else { ways[hop.parent as usize] };
             let wait_ns = load.wait_ns[hop.arc as usize];
-            let (way, period_ns) = before.past(fabric, hop.arc, wait_ns, tunnel.sigma_bytes);
+            let (way, period_ns) = before.past(&fabric.arcs[hop.arc as usize], wait_ns, sending);
             bounds.period_ns = bounds.period_ns.max(period_ns);
             ways.push(way);
         }
