@@ -614,7 +614,7 @@ fn step(
 }
 
 /// Networks of so many switches are searched through, where the plain searches find nothing.
-const SMALL: usize = 10;
+const SMALL: usize = 12;
 
 /// Networks of so many switches are searched through in any case: 128 short searches a sender.
 const SEARCHED_THROUGH: usize = 7;
