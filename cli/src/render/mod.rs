@@ -5,6 +5,7 @@ pub mod foreign;
 pub mod group;
 pub mod lab;
 pub mod maintenance;
+pub mod plan;
 pub mod status;
 
 use crate::style::Paint;
