@@ -655,6 +655,10 @@ impl Control {
                 Ok(Happened::Event(event, source)) => self.event(*event, source),
                 Ok(Happened::Row(row, watch)) => self.table.row(&row, watch),
                 Ok(Happened::Seen { node, epoch, version }) => self.table.seen(node, epoch, version),
+                Ok(Happened::MayReopen) => {
+                    self.guard.iter().for_each(Guard::drop_left);
+                    self.core.tell(LoopRequest::ReopenFence);
+                }
                 Ok(Happened::Incarnation(n)) => {
                     // At once: others that see it would take a file that lacks it for an old one.
                     self.state.set_own(n);

@@ -109,6 +109,8 @@ pub enum Happened {
         /// It wrote that a moment ago.
         is_fresh: bool,
     },
+    /// Enough others hear this host behind its closed gates. What dead processes left is ended, and then they open.
+    MayReopen,
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),
     /// A host is heard, in this incarnation: it is a member.
@@ -447,7 +449,7 @@ impl Core {
                 self.tell_fenced(why, now);
                 if recover {
                     // This life is new already: what the former one sent is not heard again.
-                    self.open_fence(now);
+                    self.recover_fence(now);
                 }
             } else {
                 self.host_changed(now);

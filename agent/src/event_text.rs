@@ -52,7 +52,9 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::Isolated => format!("{what} reaches nobody: verdicts on others are withheld"),
         Cause::Rejoined => format!("{what} reaches others again"),
         Cause::Returned if code == 0 => format!("{what} joined"),
-        Cause::Returned if code == 2 => format!("{what} began a new incarnation: another host had given it up, wrongly"),
+        Cause::Returned if code == 2 => {
+            format!("{what} began a new incarnation: another host had given it up wrongly, or its fence was closed for a moment")
+        }
         Cause::Returned if code == 4 => {
             format!("{what} lives, and was given up here wrongly: it goes on in the same incarnation")
         }
@@ -68,6 +70,9 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::Interface => format!("an interface of {what} came back"),
         Cause::Local => format!("{what} needs its operator"),
         Cause::Fenced => format!("{what} is fenced: nothing of it is heard any more; {}", FencedWhy::from_code(code)),
+        Cause::Recovered if code == 1 => {
+            format!("{what} is not fenced any more, and began a new incarnation: enough others confirm that they hear it")
+        }
         Cause::Recovered => format!("{what} is not fenced any more, and began a new incarnation"),
     }
 }

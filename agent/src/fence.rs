@@ -157,6 +157,7 @@ impl Driver {
     pub fn obey(&mut self, fence: &mut HostFence, step: Step) -> Outcome {
         match step {
             Step::Nothing => Outcome::Nothing,
+            Step::MayReopen => Outcome::MayReopen,
             Step::Close(why) => {
                 self.shut();
                 Outcome::Closed(why)
@@ -361,7 +362,7 @@ impl Driver {
         host_name: impl Fn(u32) -> String,
         app_name: impl Fn(u32) -> String,
     ) -> FenceStatus {
-        let (rule, closed) = (fence.rule(), fence.closed());
+        let (rule, waiting, closed) = (fence.rule(), fence.waiting_rule(), fence.closed());
         let (config, valid_ns) = (rule.config(), rule.valid_ns());
         let (extensions, left_min_ns) = rule.extensions();
         let gate = |held: &Held| GateStatus {
@@ -376,6 +377,7 @@ impl Driver {
         };
         FenceStatus {
             state: match (closed, valid_ns) {
+                (Some(_), _) if fence.is_recovering() => "recovering",
                 (Some(_), _) => "fenced",
                 (None, None) => "starting",
                 (None, Some(_)) => "open",
@@ -391,10 +393,14 @@ impl Driver {
             left_ns: valid_ns.unwrap_or(0).saturating_sub(now_ns),
             extensions,
             left_min_ns: left_min_ns.unwrap_or(0),
-            confirmations_needed: u32::try_from(rule.needed()).unwrap_or(u32::MAX),
-            confirmed_by: rule.confirmers().map(&host_name).collect(),
-            observers: rule.observers().map(&host_name).collect(),
-            waits_for: if config.mode == FenceMode::Sent { Vec::new() } else { rule.awaited(now_ns).map(&host_name).collect() },
+            confirmations_needed: u32::try_from(waiting.needed()).unwrap_or(u32::MAX),
+            confirmed_by: waiting.confirmers().map(&host_name).collect(),
+            observers: waiting.observers().map(&host_name).collect(),
+            waits_for: if config.mode == FenceMode::Sent {
+                Vec::new()
+            } else {
+                waiting.awaited(now_ns).map(&host_name).collect()
+            },
             interfaces: Vec::new(),
             gates: self.gates.iter().map(gate).collect(),
         }
@@ -430,6 +436,8 @@ pub enum Outcome {
     Armed,
     /// This host is fenced.
     Closed(FencedWhy),
+    /// Enough others hear it behind its closed gates.
+    MayReopen,
 }
 
 /// Whatever it is like, it is open up to `valid_ns` then. Only for who may say so.
@@ -870,7 +878,7 @@ mod tests {
         }
 
         fn recover(&mut self, now_ns: u64) {
-            self.1.recover(self.0.recover(2, now_ns));
+            self.1.recover(self.0.recover(2, now_ns).unwrap());
         }
 
         fn end(&mut self, now_ns: u64) {

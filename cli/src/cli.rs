@@ -86,6 +86,8 @@ pub enum Command {
     Fence(crate::cmd::fence::FenceArgs),
     /// Groups: a log that several hosts agree on, also while hosts crash
     Group(crate::cmd::group::GroupArgs),
+    /// What a network can promise: trees, timeouts, bandwidth, what one failure takes; asks and changes nothing
+    Plan(crate::cmd::plan::PlanArgs),
     /// Run the agent, fided, in the foreground
     Agent(crate::cmd::agent::AgentArgs),
     /// Hosts and switches on this machine, made of network namespaces (package fide-dev)

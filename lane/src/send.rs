@@ -572,6 +572,19 @@ impl Lane {
         }
     }
 
+    /// Whether frames go through the queueing discipline from now on ([`Options::gated`]): one system call for each packet socket.
+    pub fn set_gated(&mut self, gated: bool) {
+        if std::mem::replace(&mut self.options.gated, gated) == gated {
+            return;
+        }
+        let own = self.paths.iter().flatten().filter_map(|path| path.state.as_ref().ok()?.packet.as_ref());
+        for socket in self.packet.iter().chain(own) {
+            if let Err(e) = set_bypass(socket, gated) {
+                tracing::warn!(error = %e, gated, "cannot change how frames leave");
+            }
+        }
+    }
+
     /// Looks the path's interface up again (index, MAC, address, MTU) and opens its sockets anew: after a NIC came back, or
     /// when [`Lane::differs`] says that something changed. Its descriptor in [`Lane::receive_fds`] is a new one then.
     ///
@@ -837,9 +850,13 @@ fn check_specs(specs: &[PathSpec]) -> Result<(), LaneError> {
 
 fn packet_socket(options: Options) -> io::Result<OwnedFd> {
     let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-    sys::set(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, i32::from(!options.gated))?;
+    set_bypass(&fd, options.gated)?;
     sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY)?;
     Ok(fd)
+}
+
+fn set_bypass(socket: &OwnedFd, gated: bool) -> io::Result<()> {
+    sys::set(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, i32::from(!gated))
 }
 
 /// The highest that needs no privilege; maps to the first band of pfifo_fast, to mqprio classes and VLAN priorities.

@@ -230,6 +230,11 @@ struct Host {
 
 impl Host {
     /// Nothing of its agent leaves.
+    /// What others confirm leaves past its closed gates.
+    fn passes_gates(&self, now: u64) -> bool {
+        self.node.as_ref().and_then(Node::fence).is_some_and(|fence| fence.passes(now))
+    }
+
     fn is_fenced(&self) -> bool {
         self.node.as_ref().and_then(Node::fence).is_some_and(|fence| fence.closed().is_some())
     }
@@ -944,11 +949,11 @@ impl World {
             return;
         }
         self.check_gates(host);
-        let h = &mut self.hosts[host];
+        let (now, h) = (self.now, &mut self.hosts[host]);
         h.numbers.heartbeats += 1;
         let (number, incarnation) = (h.numbers.heartbeats, h.incarnation);
         let version = h.node.as_ref().map_or(0, |node| node.directory().owner().complete() as u32);
-        let paths = if h.is_fenced() { 0 } else { PATHS };
+        let paths = if h.is_fenced() && !h.passes_gates(now) { 0 } else { PATHS };
         for path in 0..paths {
             for to in (0..self.hosts.len()).filter(|to| *to != host) {
                 if self.passes(host, to, path) {
@@ -1031,7 +1036,9 @@ impl World {
     }
 
     fn send(&mut self, to: To, frame: Frame) {
-        if self.hosts[frame.from].is_fenced() {
+        let may_pass = matches!(frame.kind, Kind::PathReport | Kind::Introduction | Kind::Hello | Kind::Pull | Kind::Rows);
+        let sender = &self.hosts[frame.from];
+        if sender.is_fenced() && !(may_pass && sender.passes_gates(self.now)) {
             return;
         }
         let (from, frame) = (frame.from, Rc::new(frame));
@@ -1316,7 +1323,7 @@ impl World {
     /// A heartbeat of this number left.
     fn beat_left(&mut self, host: usize, number: u64) {
         let (now, h) = (self.now, &mut self.hosts[host]);
-        let Some(fence) = h.node.as_mut().and_then(Node::fence_mut).filter(|fence| fence.closed().is_none()) else { return };
+        let Some(fence) = h.node.as_mut().and_then(Node::fence_mut) else { return };
         fence.sent(number, now, number, [true; PATHS]);
         let step = fence.alone(now);
         self.move_gates(host, step);
@@ -1326,6 +1333,7 @@ impl World {
         let now = self.now;
         match step {
             Step::Nothing => {}
+            Step::MayReopen => self.reopen(host),
             Step::Close(_) => {
                 if self.neglect != Some(Neglect::Gates) {
                     self.hosts[host].gates = Gates::Closed;
@@ -1338,19 +1346,40 @@ impl World {
                 if !h.gates.extend(extension.known_ns, valid_ns) {
                     return self.check_gates(host);
                 }
-                let is_live = |agent: &&(usize, u32)| {
-                    let id = self.ids.iter().find(|(_, at)| **at == agent.0).map(|(id, _)| *id);
-                    let state = id.and_then(|id| h.node.as_ref()?.detector().state(id));
-                    matches!(state, Some(HostState::Alive | HostState::Late))
-                };
-                h.relied_on = h.confirmed_by.iter().filter(is_live).copied().collect();
+                self.rely(host);
                 if first {
                     let promise =
                         Some(FencePromise { timeout_ns: FENCE_NS, mode: FenceMode::Acknowledged(Confirmers::All), host: true });
-                    let Content::Host(facts) = host::facts(host, u128::from(h.boot), now) else { return };
+                    let Content::Host(facts) = host::facts(host, u128::from(self.hosts[host].boot), now) else { return };
                     self.put(host, HOST_ROW, Content::Host(fide_wire::frame::table::Host { fence: promise, ..facts }));
                 }
             }
+        }
+    }
+
+    /// The gates are open because those who live have confirmed that.
+    fn rely(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        let is_live = |agent: &&(usize, u32)| {
+            let id = self.ids.iter().find(|(_, at)| **at == agent.0).map(|(id, _)| *id);
+            let state = id.and_then(|id| h.node.as_ref()?.detector().state(id));
+            matches!(state, Some(HostState::Alive | HostState::Late))
+        };
+        h.relied_on = h.confirmed_by.iter().filter(is_live).copied().collect();
+    }
+
+    /// Others hear this host behind its closed gates.
+    fn reopen(&mut self, host: usize) {
+        let now = self.now;
+        let Some(fence) = self.hosts[host].node.as_ref().and_then(Node::fence) else { return };
+        if fence.may_reopen_until(now).is_some() && !fence.is_recovering() {
+            self.begin_incarnation(host);
+        }
+        let h = &mut self.hosts[host];
+        if let Some(valid_ns) = h.node.as_mut().and_then(|node| node.reopen_fence(now)) {
+            h.gates = Gates::Open { valid_ns };
+            self.rely(host);
+            self.note(|| format!("host {} opens again", host + 1));
         }
     }
 
@@ -1372,12 +1401,12 @@ impl World {
         }
         self.begin_incarnation(host);
         let h = &mut self.hosts[host];
+        // What ran behind the gates as they were has begun anew.
+        (h.confirmed_by, h.relied_on) = Default::default();
         if let Some(valid_ns) = h.node.as_mut().and_then(|node| node.recover_fence(now)) {
             h.gates = Gates::Open { valid_ns };
-            // What ran behind the gates as they were has begun anew.
-            (h.confirmed_by, h.relied_on) = Default::default();
         }
-        self.note(|| format!("host {} is opened", host + 1));
+        self.note(|| format!("host {} is to open", host + 1));
         self.after_node(host);
     }
 

@@ -1,6 +1,6 @@
 //! The fence: heartbeats move it, an operator shuts and recovers it, and it follows the cluster's members.
 
-use super::{Core, no_fence};
+use super::{Core, Happened, no_fence};
 use crate::clock::now_ns;
 use crate::fence::{Driver, Known, Outcome};
 use crate::shares::EventSource;
@@ -8,15 +8,34 @@ use fide_proto::node::fence::{HostFence, Step};
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::Record;
 use fide_wire::level::FENCE_EVENT_CODE;
+use fide_wire::packet::Kind;
 use fide_wire::verdict::{Cause, FenceMode, FencedWhy, Grade};
 
 /// A fence is armed within this, or its operator hears why it is not.
 const NOT_ARMED_NS: u64 = 2_000_000_000;
+/// Codes of the event that it is open again.
+const RECOVERED_BY_ORDER: i32 = 0;
+const RECOVERED_BY_ITSELF: i32 = 1;
 
 impl Core {
     /// Whether nothing may leave.
     pub(super) fn is_fenced(&self) -> bool {
         self.node.fence().is_some_and(|f| f.closed().is_some())
+    }
+
+    /// Whether frames of this kind may leave a fenced host: that others hear and confirm it is what opens its gates again.
+    pub(super) fn passes(&self, kind: Kind) -> bool {
+        let is_confirmed_by = matches!(kind, Kind::Heartbeat | Kind::PathReport);
+        // Others begin new incarnations meanwhile, whom this host meets, or it does.
+        let is_met_by = matches!(kind, Kind::Introduction | Kind::Hello | Kind::Pull | Kind::Rows);
+        (is_confirmed_by || is_met_by) && self.node.fence().is_some_and(|fence| fence.passes(now_ns()))
+    }
+
+    /// Frames leave by the gates, or past them.
+    pub(super) fn choose_way(&mut self, now: u64) {
+        if let Some(fence) = self.node.fence() {
+            self.lane.set_gated(fence.guards_host() && !fence.passes(now));
+        }
     }
 
     /// Whether others rely on heartbeats of ours to come in time.
@@ -53,6 +72,7 @@ impl Core {
             Outcome::Nothing => {}
             Outcome::Armed => self.host_changed(now),
             Outcome::Closed(why) => self.tell_fenced(why, now),
+            Outcome::MayReopen => self.say(Happened::MayReopen),
         }
     }
 
@@ -80,6 +100,13 @@ impl Core {
     pub fn operator_shuts_fence(&mut self) -> Result<(), Refused> {
         match self.node.fence().map(HostFence::closed) {
             None => Err(no_fence()),
+            Some(Some(_)) if self.node.fence().is_some_and(|fence| fence.passes(now_ns())) => {
+                // It would open by itself, or was about to recover.
+                if let Some(fence) = self.node.fence_mut() {
+                    fence.stay_closed(FencedWhy::Operator);
+                }
+                Ok(())
+            }
             Some(Some(_)) => Err(Refused { code: ErrorCode::Exists, what: "this host is fenced already".into() }),
             Some(None) => {
                 self.shut_fence(FencedWhy::Operator);
@@ -104,20 +131,47 @@ impl Core {
                     let what = "there is no incarnation left to begin: stop this agent, fide forget this host on each of the others, start it".into();
                     return Err(Refused { code: ErrorCode::Full, what });
                 }
-                self.open_fence(now);
+                self.recover_fence(now);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn open_fence(&mut self, now: u64) {
-        let (Some(driver), Some(valid_ns)) = (self.fence.as_mut(), self.node.recover_fence(now_ns())) else { return };
+    /// The gates open now, or when enough others have confirmed this incarnation.
+    pub(super) fn recover_fence(&mut self, now: u64) {
+        match self.node.recover_fence(now_ns()) {
+            Some(valid_ns) => self.open_gates(valid_ns, RECOVERED_BY_ORDER, now),
+            None => self.announce_soon(now),
+        }
+    }
+
+    /// Others hear this host behind its closed gates, and what dead processes left is ended: they open. By themselves for a
+    /// new incarnation, as its members of groups stopped when they closed.
+    pub(super) fn reopen_fence(&mut self) {
+        let now = now_ns();
+        let Some(fence) = self.node.fence_mut() else { return };
+        if fence.may_reopen_until(now).is_none() {
+            return fence.ask_again();
+        }
+        let is_ordered = fence.is_recovering();
+        if !is_ordered && !self.begin_incarnation(self.start.incarnation, now) {
+            return;
+        }
+        if let Some(valid_ns) = self.node.reopen_fence(now) {
+            self.open_gates(valid_ns, if is_ordered { RECOVERED_BY_ORDER } else { RECOVERED_BY_ITSELF }, now);
+        }
+    }
+
+    /// How: the code of the event.
+    fn open_gates(&mut self, valid_ns: u64, how: i32, now: u64) {
+        let Some(driver) = self.fence.as_mut() else { return };
         driver.recover(valid_ns);
+        self.choose_way(now);
         let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
         let record = self.host_record(Cause::Recovered, Grade::Certain, node, incarnation, now);
-        self.publish_host(node, &name, &Record { flags: Record::LOCAL, ..record });
-        self.tell(Cause::Recovered, Grade::Certain, &name, incarnation, None, 0, false, None, None, EventSource::OWN, now);
-        self.announce_soon(now);
+        self.publish_host(node, &name, &Record { flags: Record::LOCAL, code: how, ..record });
+        self.tell(Cause::Recovered, Grade::Certain, &name, incarnation, None, how, false, None, None, EventSource::OWN, now);
+        self.host_changed(now);
     }
 
     /// A cgroup has a gate now.
@@ -170,7 +224,7 @@ impl Core {
     /// A fence that is not armed some time after its agent has started protects nothing, and its cgroups may be shut: told once, with who is
     /// waited for.
     pub(super) fn complain_of_fence(&mut self, now: u64) {
-        let is_starting = self.node.fence().is_some_and(|fence| fence.starting().is_some());
+        let is_starting = self.node.fence().is_some_and(|fence| fence.starting().is_some() || fence.is_recovering());
         if !is_starting {
             self.complained.fence = None;
             return;
@@ -183,7 +237,8 @@ impl Core {
         let Some(status) = self.fence_status() else { return };
         let who = |hosts: &[String]| if hosts.is_empty() { "nobody".to_owned() } else { hosts.join(", ") };
         let text = format!(
-            "the fence is not armed: {} of these hosts must confirm heartbeats, {}, and {} do not. Of one that is gone for good: fide forget HOST",
+            "the fence is not {}: {} of these hosts must confirm heartbeats, {}, and {} do not. Of one that is gone for good: fide forget HOST",
+            if self.is_fenced() { "open" } else { "armed" },
             status.confirmations_needed,
             who(&status.observers),
             who(&status.waits_for),

@@ -95,7 +95,9 @@ pub enum Request {
     // ---- the fence
     /// Shuts it.
     ShutFence(Answer<Result<(), Refused>>),
-    /// Begins a new incarnation, and opens it.
+    /// What dead processes left is ended: it opens, if enough others still hear this host.
+    ReopenFence,
+    /// Begins a new incarnation, and opens it, or lets it open as soon as enough others have confirmed that.
     RecoverFence(Answer<Result<(), Refused>>),
     /// How it stands; `None` where there is none.
     FenceStatus(Answer<Option<FenceStatus>>),
@@ -226,6 +228,7 @@ impl Core {
             R::SetQueues { path, queues } => self.set_queues(path, queues),
             R::SetAnswerers { path, addresses } => self.set_answerers(path, &addresses),
             R::ShutFence(answer) => answer.give(self.operator_shuts_fence()),
+            R::ReopenFence => self.reopen_fence(),
             R::RecoverFence(answer) => answer.give(self.operator_recovers_fence()),
             R::FenceStatus(answer) => answer.give(self.fence_status()),
             R::AddGate(name, gate) => self.add_gate(name, gate),

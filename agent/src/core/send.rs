@@ -73,7 +73,7 @@ impl Core {
         encode: impl Fn(&mut [u8; PACKET_MAX], &Header, &Keyring) -> Result<usize, fide_wire::packet::EncodeError>,
     ) -> u64 {
         self.sent.outcomes = [SendOutcome::default(); PATHS];
-        if self.is_fenced() {
+        if self.is_fenced() && !self.passes(kind) {
             return now_ns(); // as far as the gates reach, they would block it; a fenced host is not alive on the others either
         }
         let mut lens = [0; PATHS];
@@ -159,6 +159,7 @@ impl Core {
         if let Some(why) = self.fence_parts().and_then(|(driver, fence)| driver.check(fence, now)) {
             self.tell_fenced(why, now);
         }
+        self.choose_way(now);
         self.send_heartbeat(now);
     }
 
@@ -167,12 +168,14 @@ impl Core {
         let mut body = std::mem::take(&mut self.body);
         let before = self.sent.beaten_ns;
         body.clear();
-        let rides = !self.groups.is_empty() && (!self.rode || !self.watchlist.is_piggyback_waiting());
+        // What passes a closed gate carries nothing.
+        let is_fenced = self.is_fenced();
+        let rides = !is_fenced && !self.groups.is_empty() && (!self.rode || !self.watchlist.is_piggyback_waiting());
         if rides {
             self.take_rides(&mut body, now);
         }
         self.rode = !body.is_empty();
-        let from = if self.rode { None } else { self.watchlist.take_piggyback(&mut body) };
+        let from = if self.rode || is_fenced { None } else { self.watchlist.take_piggyback(&mut body) };
         self.sent.number += 1;
         let sent_ns = self.transmit_heartbeat(&body);
         self.sent.beaten_ns = now_ns();

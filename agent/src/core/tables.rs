@@ -358,6 +358,8 @@ impl Core {
             return;
         }
         if self.is_fenced() {
+            // By a frame for everybody, which alone leaves past the gates, if this is one that may.
+            self.send_event(kind, None, body);
             return;
         }
         self.sent.event_number += 1;

@@ -69,6 +69,10 @@ pub fn again(what: &str) {
     eprintln!("TRIED AGAIN: {what}");
 }
 
+/// On a busy machine an agent may wait for longer than a client's ten seconds for a lock of the
+/// kernel's, while other labs are made.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Waits for a truth.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
@@ -312,12 +316,10 @@ impl World {
     }
 
     pub fn connect(&self, host: u16) -> Connection {
-        Connection::open(Some(&self.socket(host))).unwrap()
+        Connection::open_with_timeout(Some(&self.socket(host)), ANSWERS_WITHIN).unwrap()
     }
 
-    /// A question that is not answered within a client's ten seconds is asked again, a few times: on
-    /// a busy machine an agent may wait for so long for a lock of the kernel's, while other labs are
-    /// made.
+    /// A question that is not answered in time is asked again, a few times.
     pub fn ask(&self, host: u16, request: &Request) -> Result<Reply, Error> {
         self.asked(host, request).1
     }
@@ -518,7 +520,7 @@ impl World {
     }
 
     pub fn subscriber(&self, host: u16, socket_only: bool) -> Watcher {
-        let options = Options { path: Some(self.socket(host)), socket_only, ..Options::default() };
+        let options = Options { path: Some(self.socket(host)), socket_only, answer_timeout: ANSWERS_WITHIN };
         Watcher { client: Client::open_with(options).unwrap(), host, seen: Vec::new() }
     }
 

@@ -70,7 +70,7 @@ pub struct Traffic {
 const EMPTY: Duration = Duration::from_millis(20);
 
 impl Traffic {
-    fn new(w: &World, from: u16, to: u16) -> Self {
+    pub fn new(w: &World, from: u16, to: u16) -> Self {
         Self::new_to(w, from, to, 3999)
     }
 
@@ -159,7 +159,7 @@ pub fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
     }
 }
 
-fn open(w: &World, host: u16) -> FenceStatus {
+pub fn open(w: &World, host: u16) -> FenceStatus {
     wait_for(&format!("the fence of h{host} is open"), || {
         Some(fence(w, host, FenceOrder::Status)).filter(|s| s.state == "open" && s.extensions > 20)
     })
@@ -181,8 +181,8 @@ fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
     w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none())
 }
 
-/// Long enough that no fence runs out because the machine is busy.
-const TIMEOUT: &str = "500ms";
+/// Long enough that no fence runs out because the machine is busy, or stands still for a second.
+const TIMEOUT: &str = "2s";
 
 /// So many hosts with a fence in this mode, of [`TIMEOUT`], which is promised to all of them.
 pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
@@ -201,8 +201,13 @@ pub fn all_fenced_within(pins: &Pins, hosts: u16, mode: &str, timeout: &str) -> 
 
 /// Three hosts, of which the first has a fence in mode *sent*.
 fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
+    one_fenced_beside(pins, lines, "")
+}
+
+/// The same, with these lines in the configuration of the others.
+fn one_fenced_beside(pins: &Pins, lines: &str, others: &'static str) -> Option<World> {
     let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"{TIMEOUT}\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up()?;
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { others.into() }).up()?;
     open(&w, 1);
     for observer in [2, 3] {
         until("the promise is known", || is_promised(&w, observer, "h1"));
@@ -231,6 +236,7 @@ fn held_up(w: &World, hold: impl FnOnce(i32), release: impl FnOnce(i32)) {
     let agent = w.agent_pid(1);
     hold(agent);
     let verdict = silent(w, 2, "h1");
+    silent(w, 3, "h1"); // if it was held up, too, it says so later
     let evidence = verdict.evidence.as_ref().expect("it rests on something");
     assert!(evidence.fenced, "{evidence:?}");
     assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Sent));
@@ -451,7 +457,9 @@ pub fn ear(w: &World, host: u16) -> Traffic {
 fn a_guarded_process_is_cut_off_and_the_rest_of_its_host_is_not() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("fence")) else { return };
     let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
-    let Some(w) = one_fenced(&pins, &lines) else { return };
+    // The fence runs out before they give the agent up.
+    let others = "[detector]\nagent_timeout = \"4s\"";
+    let Some(w) = one_fenced_beside(&pins, &lines, others) else { return };
     // What it sends says when it was sent.
     let mut process = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
     assert_eq!(say(&mut process, &format!("stream {}:3999", w.lab.ipv4(2, 0))), "ok");
@@ -824,7 +832,10 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     for observer in [2, 3] {
         let verdict = silent(&w, observer, "h1");
         let evidence = verdict.evidence.unwrap();
-        assert!(evidence.fenced);
+        if !evidence.fenced {
+            // A busy machine: the other one's word has come behind the verdict.
+            w.event(observer, "it is fenced", |e| e.cause == Cause::Fenced && e.node == "h1");
+        }
         assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Acknowledged(Confirmers::Majority)));
         let status = fence(&w, 1, FenceOrder::Status);
         assert!(verdict.at_ns > status.valid_ns, "{} ns early", status.valid_ns.saturating_sub(verdict.at_ns));
@@ -833,16 +844,17 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
         let status = fence(&w, host, FenceOrder::Status);
         assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
     }
-    // Alone it cannot come back for long.
-    fence(&w, 1, FenceOrder::Recover);
-    until("fenced again", || w.events(1, Cause::Fenced).len() == 2);
+    // Alone it cannot come back, and needs nobody any more once others can confirm it.
+    let status = fence(&w, 1, FenceOrder::Recover);
+    assert_eq!((status.state.as_str(), status.waits_for.len()), ("recovering", 2), "{status:?}");
+    assert_eq!(w.events(1, Cause::Recovered).len(), 0);
     for net in NETS {
         w.lab.heal(1, net).unwrap();
     }
-    fence(&w, 1, FenceOrder::Recover);
-    w.all_alive();
-    assert!(w.view(2, "h1").unwrap().incarnation > life + 1);
     open(&w, 1);
+    w.all_alive();
+    assert!(w.view(2, "h1").unwrap().incarnation > life);
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
 }
 
 /// Four hosts: h1 has a fence with these lines, the others what is said of them, by number.

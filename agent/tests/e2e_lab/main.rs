@@ -27,6 +27,7 @@ mod replaced;
 mod sentinel;
 mod shares;
 mod silence;
+mod stalls;
 mod swap;
 mod traces;
 mod ways;

@@ -75,9 +75,9 @@ fn ask(connection: &Connection, order: FenceOrder) -> Result<FenceStatus, Failur
     }
 }
 
-/// The fence is opened for one t_valid, on trust. Hosts that must confirm this one's heartbeats
-/// have to be introduced to it within that, which takes longer where an agent has just started:
-/// then it closes again, and is opened again.
+/// Where others must confirm this host's heartbeats, the fence opens when they do. In mode *sent* it is
+/// opened for one t_valid: where an agent that has just started is late with its first heartbeats it
+/// closes again, and is opened again.
 fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceStatus, Failure> {
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + RECOVERED_WITHIN;
@@ -96,9 +96,13 @@ fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceS
     }
     let how = match status.state.as_str() {
         "fenced" => format!("opens, and closes again: {}", status.why),
+        "recovering" => "is not open yet, and opens by itself as soon as enough others confirm heartbeats".to_owned(),
         _ => "is not extended".to_owned(),
     };
-    let mut failure = Failure::failed(format!("the fence {how}: heartbeats of this host do not count in time"));
+    let mut failure = match status.state.as_str() {
+        "recovering" => Failure::failed(format!("the fence {how}")),
+        _ => Failure::failed(format!("the fence {how}: heartbeats of this host do not count in time")),
+    };
     if status.mode != "sent" {
         failure = failure.hint(format!(
             "{} of {} must confirm them; {} do not (fide status there says how they see this host)",
@@ -107,7 +111,9 @@ fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceS
             if status.waits_for.is_empty() { "none".to_owned() } else { status.waits_for.join(", ") },
         ));
     }
-    Err(failure.hint("hosts that were fenced together are recovered together: say it on all of them at once"))
+    Err(failure.hint(
+        "hosts that were fenced together confirm each other again once each of them is recovered: fide fence recover there, too",
+    ))
 }
 
 /// Asks for it.

@@ -18,6 +18,7 @@ pub mod maintenance;
 pub mod man;
 pub mod monitor;
 pub mod nano;
+pub mod plan;
 pub mod reload;
 pub mod sim;
 pub mod status;
@@ -46,6 +47,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Maintenance(args) => maintenance::run(context, args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),
+        Command::Plan(args) => plan::run(context, &args),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(_) | Command::Demo(_) | Command::Bench(_) | Command::Nano(_) | Command::Sim(_) => Err(dev::misplaced()),
         Command::Completions(args) => completions::run(context, &args),

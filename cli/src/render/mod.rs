@@ -6,6 +6,7 @@ pub mod group;
 pub mod lab;
 pub mod maintenance;
 pub mod matrix;
+pub mod plan;
 pub mod status;
 
 use crate::style::Paint;

@@ -217,6 +217,13 @@ impl Rule {
         valid_ns
     }
 
+    /// The same rule for the same observers, as if nothing had been sent or confirmed.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        let members = self.members.iter().map(|(node, member)| (*node, Member { number: 0, ..*member })).collect();
+        Self { members, extensions: self.extensions, ..Self::new(self.config) }
+    }
+
     /// A new incarnation while the gates are open: numbers of the former one are no confirmation any more.
     pub fn renew(&mut self) {
         for member in self.members.values_mut() {
@@ -233,6 +240,11 @@ impl Rule {
     }
 
     // ---------------------------------------------------------------- outputs
+
+    /// The words on a former incarnation bind nobody.
+    pub fn unbar_all(&mut self) {
+        self.members.values_mut().for_each(|member| member.is_barred = false);
+    }
 
     /// Whether enough members to keep the gates open have confirmed something within the last timeout, without this one and without
     /// those who have given this host up. For a majority alone: the other modes let an observer rely on its own clock.

@@ -347,6 +347,11 @@ impl Directory {
         self.introductions.begin_incarnation(incarnation);
     }
 
+    /// Whether what others send to this host alone reaches it ([`Introductions::set_mute`]).
+    pub const fn set_mute(&mut self, is_mute: bool) {
+        self.introductions.set_mute(is_mute);
+    }
+
     /// When [`Directory::poll_transmit`] or [`Directory::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {

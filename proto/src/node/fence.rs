@@ -11,6 +11,19 @@
 //!
 //! A report of one against a majority that confirms is the reporter's fault ([`Judgement::Mistaken`]): `docs/fence.md`, *Whoever is
 //! outvoted*.
+//!
+//! # How a closed fence opens again
+//! In mode *acknowledged* heartbeats and path reports pass closed gates for a while, and nothing else does
+//! ([`HostFence::passes`]). The gates open once as many hosts as the rule asks for have confirmed a heartbeat that was
+//! *sent after the gates had closed*, and t_valid counts from the clock before that one:
+//! * by itself where it closed because confirmations were late (all hosts stood still for a moment), and until somebody
+//!   says that it has given this incarnation up;
+//! * in a new incarnation, for as long as it takes, where an operator recovers it.
+//!
+//! **Invariant.** Who confirms heartbeat k has not given this incarnation up, and waits for a whole timeout from its
+//! arrival, which is after the clock read before it was sent. So the promise holds as behind any extension
+//! ([`crate::fence`]). The first half of the rule, *known before the former t_valid was over*, is there because others
+//! may have given up by then: here they have said, later, that they have not.
 
 use crate::fence::{Config, Extension, Rule};
 use fide_wire::PATHS;
@@ -30,6 +43,8 @@ pub enum Step {
     },
     /// They are closed.
     Close(FencedWhy),
+    /// Enough others hear this host behind its closed gates: they may open ([`HostFence::reopen`]).
+    MayReopen,
 }
 
 /// What a report that gives this host up means for it.
@@ -69,10 +84,42 @@ pub struct Closed {
     pub why: FencedWhy,
 }
 
+/// Heartbeats pass closed gates for a timeout, but at least and at most for so long: others take this host for alive
+/// meanwhile, although nothing else leaves it.
+const PASSES_NS: std::ops::RangeInclusive<u64> = 500_000_000..=1_000_000_000;
+
+/// What a closed fence waits for.
+#[derive(Clone, Debug)]
+struct Reopening {
+    /// Of what was sent since.
+    rule: Rule,
+    /// Heartbeats pass the gates until then. `None`: none has yet.
+    until_ns: Option<u64>,
+    /// An operator recovers it.
+    is_ordered: bool,
+    /// [`Step::MayReopen`] was said.
+    is_told: bool,
+}
+
+impl Reopening {
+    fn of(rule: &Rule, is_ordered: bool) -> Self {
+        Self { rule: rule.anew(), until_ns: is_ordered.then_some(u64::MAX), is_ordered, is_told: false }
+    }
+
+    fn passes(&self, now_ns: u64) -> bool {
+        self.until_ns.is_none_or(|until_ns| now_ns < until_ns)
+    }
+
+    fn begin_again(&mut self) {
+        (self.rule, self.is_told) = (self.rule.anew(), false);
+    }
+}
+
 /// The fence of this host.
 #[derive(Clone, Debug)]
 pub struct HostFence {
     rule: Rule,
+    reopening: Option<Reopening>,
     promise: FencePromise,
     closed: Option<Closed>,
     /// The first incarnation behind the gates as they are open now.
@@ -87,7 +134,8 @@ impl HostFence {
     #[must_use]
     pub fn new(config: Config, host: bool, incarnation: u32) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
-        Self { rule: Rule::new(config), promise, closed: None, open_since: incarnation, inherited: false }
+        let rule = Rule::new(config);
+        Self { rule, reopening: None, promise, closed: None, open_since: incarnation, inherited: false }
     }
 
     // ---- inputs ---------------------------------------------------------------------------------------------
@@ -102,7 +150,14 @@ impl HostFence {
 
     /// A heartbeat was handed over ([`Rule::sent`]).
     pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, taken: [bool; PATHS]) {
-        self.rule.sent(number, read_ns, call, taken);
+        if self.closed.is_none() {
+            return self.rule.sent(number, read_ns, call, taken);
+        }
+        let lasts_ns = self.promise.timeout_ns.clamp(*PASSES_NS.start(), *PASSES_NS.end());
+        if let Some(reopening) = self.reopening.as_mut().filter(|reopening| reopening.passes(read_ns)) {
+            reopening.until_ns.get_or_insert(read_ns.saturating_add(lasts_ns));
+            reopening.rule.sent(number, read_ns, call, taken);
+        }
     }
 
     /// The interfaces are done with everything up to these calls, as of `known_ns`.
@@ -115,6 +170,13 @@ impl HostFence {
     /// Another host confirms a heartbeat of this one.
     #[must_use]
     pub fn confirmed(&mut self, node: u32, number: u64, now_ns: u64) -> Step {
+        if let Some(reopening) = &mut self.reopening {
+            let counts = reopening.rule.confirmed(node, number, now_ns).is_some();
+            if reopening.rule.is_closed() {
+                reopening.begin_again();
+            }
+            return if counts && !std::mem::replace(&mut reopening.is_told, true) { Step::MayReopen } else { Step::Nothing };
+        }
         let extension = self.rule.confirmed(node, number, now_ns);
         self.step(extension, now_ns)
     }
@@ -140,24 +202,74 @@ impl HostFence {
 
     /// Who observes this host ([`Rule::members`]).
     pub fn members(&mut self, nodes: impl IntoIterator<Item = u32>) {
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        if let Some(reopening) = &mut self.reopening {
+            reopening.rule.members(nodes.iter().copied());
+        }
         self.rule.members(nodes);
     }
 
-    /// The gates are closed, for good.
+    /// The gates are closed. Where others were only late they may open again by themselves.
     pub fn close(&mut self, why: FencedWhy, since_ns: u64) {
         self.rule.close();
         self.closed = Some(Closed { since_ns, why });
+        self.reopening = (why == FencedWhy::RanOut && self.mode() != FenceMode::Sent).then(|| Reopening::of(&self.rule, false));
     }
 
-    /// The gates open again for an incarnation that nobody has heard of yet. Returns t_valid.
-    pub fn recover(&mut self, incarnation: u32, now_ns: u64) -> u64 {
+    /// A closed fence does not open by itself any more.
+    pub fn stay_closed(&mut self, why: FencedWhy) {
+        if self.reopening.take().is_some()
+            && let Some(closed) = &mut self.closed
+        {
+            closed.why = why;
+        }
+    }
+
+    /// An operator recovers a closed fence, for `incarnation`, which nobody has heard of yet. Where nobody has to
+    /// confirm anything, the gates open now: returns t_valid. Otherwise they open when others have ([`HostFence::reopen`]).
+    pub fn recover(&mut self, incarnation: u32, now_ns: u64) -> Option<u64> {
+        self.open_since = incarnation;
+        if self.mode() != FenceMode::Sent && self.rule.observers().next().is_some() {
+            let reopening = self.reopening.insert(Reopening::of(&self.rule, true));
+            reopening.rule.unbar_all();
+            return None;
+        }
+        (self.closed, self.reopening) = (None, None);
+        Some(self.rule.recover(now_ns))
+    }
+
+    /// The gates open again for this incarnation, if enough others still hear this host: returns t_valid.
+    pub fn reopen(&mut self, incarnation: u32, now_ns: u64) -> Option<u64> {
+        let valid_ns = self.may_reopen_until(now_ns)?;
+        self.rule = self.reopening.take()?.rule;
         (self.closed, self.open_since) = (None, incarnation);
-        self.rule.recover(now_ns)
+        Some(valid_ns)
+    }
+
+    /// They did not open: the next confirmation says again that they may.
+    pub fn ask_again(&mut self) {
+        if let Some(reopening) = &mut self.reopening {
+            reopening.is_told = false;
+        }
+    }
+
+    /// Up to when the gates would be open, if they were opened now.
+    #[must_use]
+    pub fn may_reopen_until(&self, now_ns: u64) -> Option<u64> {
+        self.reopening.as_ref()?.rule.valid_ns().filter(|valid_ns| now_ns < *valid_ns)
     }
 
     /// This host began a new incarnation while the gates are as they were.
     pub fn renew(&mut self, incarnation: u32) {
         self.rule.renew();
+        match &mut self.reopening {
+            Some(reopening) if reopening.is_ordered => {
+                reopening.begin_again();
+                self.open_since = incarnation;
+            }
+            Some(reopening) => reopening.rule.renew(),
+            None => {}
+        }
         if self.promise().is_none() {
             self.open_since = incarnation;
         }
@@ -172,6 +284,7 @@ impl HostFence {
         let from = if promised { self.open_since } else { own };
         match () {
             () if incarnation < from => Judgement::Nothing,
+            () if self.is_recovering() => Judgement::BeginAnew,
             () if self.closed.is_some() => Judgement::IsShut,
             () if promised => Judgement::Shut,
             () => Judgement::BeginAnew,
@@ -195,6 +308,9 @@ impl HostFence {
     /// Nobody counts the word of this host any more with which it gave this one up.
     pub fn unbar(&mut self, node: u32) {
         self.rule.bar(node, false);
+        if let Some(reopening) = &mut self.reopening {
+            reopening.rule.bar(node, false);
+        }
     }
 
     // ---- outputs --------------------------------------------------------------------------------------------
@@ -203,6 +319,24 @@ impl HostFence {
     #[must_use]
     pub const fn closed(&self) -> Option<Closed> {
         self.closed
+    }
+
+    /// Whether heartbeats and path reports are to pass the closed gates.
+    #[must_use]
+    pub fn passes(&self, now_ns: u64) -> bool {
+        self.reopening.as_ref().is_some_and(|reopening| reopening.passes(now_ns))
+    }
+
+    /// Whether an operator has ordered a closed fence to open, and others have not yet confirmed enough.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.reopening.as_ref().is_some_and(|reopening| reopening.is_ordered)
+    }
+
+    /// Whether the promise is about the whole host.
+    #[must_use]
+    pub const fn guards_host(&self) -> bool {
+        self.promise.host
     }
 
     /// Whether nothing that this host asks leaves it.
@@ -234,6 +368,12 @@ impl HostFence {
     #[must_use]
     pub const fn rule(&self) -> &Rule {
         &self.rule
+    }
+
+    /// The same, of who must confirm now: of a closed fence that may open again, what was sent since.
+    #[must_use]
+    pub fn waiting_rule(&self) -> &Rule {
+        self.reopening.as_ref().map_or(&self.rule, |reopening| &reopening.rule)
     }
 }
 
@@ -321,9 +461,84 @@ mod tests {
         assert_eq!(fence.given_up(5, 6, true), Judgement::Nothing);
         fence.close(FencedWhy::GivenUp, 3_000);
         assert_eq!(fence.given_up(6, 6, false), Judgement::IsShut);
-        fence.recover(7, 4_000);
+        assert_eq!(fence.recover(7, 4_000), None, "7 must confirm it first");
+        assert_eq!(fence.given_up(6, 7, false), Judgement::Nothing, "of the one before");
+        assert_eq!(fence.given_up(7, 7, false), Judgement::BeginAnew, "nothing has left it yet");
+        fence.sent(3, 5_000, 3, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 3, 6_000), Step::MayReopen);
+        assert_eq!(fence.reopen(7, 7_000), Some(5_000 + TIMEOUT - 100));
         assert_eq!(fence.given_up(6, 7, false), Judgement::Nothing, "an operator has opened it since");
         assert_eq!(fence.given_up(7, 7, false), Judgement::Shut);
+    }
+
+    /// An armed fence that closed because nothing was confirmed in time.
+    fn late() -> HostFence {
+        let mut fence = armed();
+        fence.sent(2, 500_000, 2, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 2, TIMEOUT + 1_000), Step::Close(FencedWhy::RanOut));
+        fence
+    }
+
+    #[test]
+    fn a_fence_that_closed_late_may_open_again_when_enough_confirm_what_was_sent_since() {
+        let mut fence = late();
+        fence.members([7, 8, 9]);
+        let closed_ns = TIMEOUT + 1_000;
+        assert!(fence.passes(closed_ns));
+        assert_eq!(fence.confirmed(7, 2, closed_ns + 1), Step::Nothing, "that was sent before");
+        let read_ns = closed_ns + 2;
+        fence.sent(3, read_ns, 3, [true; PATHS]);
+        assert_eq!(fence.reopen(6, read_ns), None);
+        assert_eq!(fence.confirmed(7, 3, read_ns + 10), Step::MayReopen);
+        assert_eq!(fence.confirmed(7, 3, read_ns + 11), Step::Nothing, "it is told once");
+        fence.ask_again();
+        fence.sent(4, read_ns + TIMEOUT / 2, 4, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 4, read_ns + TIMEOUT / 2 + 1), Step::MayReopen);
+        let valid_ns = read_ns + TIMEOUT / 2 + TIMEOUT - 100;
+        assert_eq!(fence.may_reopen_until(valid_ns), None);
+        assert_eq!(fence.reopen(6, valid_ns - 1), Some(valid_ns));
+        assert_eq!((fence.closed(), fence.passes(valid_ns)), (None, false));
+        assert_eq!(fence.rule().valid_ns(), Some(valid_ns));
+    }
+
+    #[test]
+    fn heartbeats_pass_the_closed_gates_of_a_late_host_for_a_while() {
+        let mut fence = late();
+        fence.sent(3, 7_000_000, 3, [true; PATHS]);
+        assert!(fence.passes(7_000_000 + PASSES_NS.start() - 1));
+        assert!(!fence.passes(7_000_000 + PASSES_NS.start()));
+        for why in [FencedWhy::Operator, FencedWhy::GivenUp, FencedWhy::FormerLife] {
+            let mut fence = armed();
+            fence.close(why, 5_000);
+            assert!(!fence.passes(5_000), "{why:?}");
+        }
+    }
+
+    #[test]
+    fn a_late_host_that_somebody_gave_up_stays_closed() {
+        let mut fence = late();
+        assert_eq!(fence.given_up(5, 5, false), Judgement::IsShut);
+        fence.stay_closed(FencedWhy::GivenUp);
+        fence.sent(3, 2_000_000, 3, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 3, 2_000_001), Step::Nothing);
+        assert_eq!(fence.closed().map(|closed| closed.why), Some(FencedWhy::GivenUp));
+        assert!(!fence.passes(2_000_001));
+    }
+
+    #[test]
+    fn a_fence_that_recovers_counts_what_its_own_incarnation_sent() {
+        let mut fence = late();
+        fence.stay_closed(FencedWhy::GivenUp);
+        assert_eq!(fence.recover(6, 3_000_000), None);
+        assert!(fence.is_recovering() && fence.passes(u64::MAX - 1));
+        fence.sent(9, 3_000_001, 9, [true; PATHS]);
+        fence.renew(7);
+        assert_eq!(fence.confirmed(7, 9, 3_000_002), Step::Nothing, "of the incarnation before");
+        fence.sent(10, 3_000_003, 10, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 10, 3_000_004), Step::MayReopen);
+        let mut alone = late();
+        alone.members([]);
+        assert_eq!(alone.recover(6, 3_000_000), Some(3_000_000 + TIMEOUT - 100), "nobody has to confirm anything");
     }
 
     #[test]

@@ -101,8 +101,10 @@ pub struct Introductions {
     /// Nonces of the last hellos to everybody, and when each was sent.
     nonces: VecDeque<(u64, u64)>,
     to_everybody_at_ns: Option<u64>,
-    /// Hellos of others that are to be answered: nonce, and who asked.
-    owed: BTreeMap<u32, (u64, u32)>,
+    /// Hellos of others that are to be answered: nonce, who asked, and whether the answer reaches it alone.
+    owed: BTreeMap<u32, (u64, u32, bool)>,
+    /// Nothing reaches this host alone: behind a closed gate it does not say at the link where it is.
+    is_mute: bool,
     /// The highest incarnation of each host that was seen, and the one before that: also by former agents of this host.
     seen: BTreeMap<u32, (u32, u32)>,
     clash: Option<u32>,
@@ -124,6 +126,7 @@ impl Introductions {
             nonces: VecDeque::with_capacity(NONCES),
             to_everybody_at_ns: Some(now_ns),
             owed: BTreeMap::new(),
+            is_mute: false,
             seen: BTreeMap::new(),
             clash: None,
             pace: Pace::default(),
@@ -206,7 +209,7 @@ impl Introductions {
         if host.alone && self.known.get(&node).is_some_and(has_address) {
             host.ask_again(self.pace, now_ns);
             host.nonce = Some((nonce, now_ns));
-            return Some((To::Node(node), Hello { nonce, asked: vec![node], addresses: self.addresses }));
+            return Some((To::Node(node), Hello { nonce, asked: vec![node], addresses: self.answer_to() }));
         }
         // Nobody knows where it is: all such hosts are asked at once.
         let mut asked = Vec::new();
@@ -226,7 +229,17 @@ impl Introductions {
             self.nonces.pop_front();
         }
         self.nonces.push_back((nonce, now_ns));
-        Hello { nonce, asked, addresses: self.addresses }
+        Hello { nonce, asked, addresses: self.answer_to() }
+    }
+
+    /// Where hellos are to be answered; nowhere: to everybody.
+    const fn answer_to(&self) -> Addresses {
+        if self.is_mute { [None; PATHS] } else { self.addresses }
+    }
+
+    /// Whether what others send to this host alone reaches it. If not, its hellos are answered to everybody.
+    pub const fn set_mute(&mut self, is_mute: bool) {
+        self.is_mute = is_mute;
     }
 
     /// Another host asks. Its hello may be an echo: the answer to that is worth nothing, and costs little.
@@ -235,7 +248,8 @@ impl Introductions {
         if from == self.me || !is_asked || (self.owed.len() >= self.hosts_max && !self.owed.contains_key(&from)) {
             return;
         }
-        self.owed.insert(from, (hello.nonce, incarnation));
+        let is_reached_alone = hello.addresses.iter().any(Option::is_some);
+        self.owed.insert(from, (hello.nonce, incarnation, is_reached_alone));
         // Of a confirmed host, its own introduction knows better than what may be an echo.
         if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
             self.learn_addresses(from, hello.addresses);
@@ -264,8 +278,8 @@ impl Introductions {
 
     /// The answer of the next introduction, and to whom it goes.
     pub fn poll_answer(&mut self) -> Option<(To, Answer)> {
-        let (node, (nonce, asking)) = self.owed.pop_first()?;
-        let to = if self.known.contains_key(&node) { To::Node(node) } else { To::Everybody };
+        let (node, (nonce, asking, is_reached_alone)) = self.owed.pop_first()?;
+        let to = if is_reached_alone && self.known.contains_key(&node) { To::Node(node) } else { To::Everybody };
         let seen = self.seen.get(&node).map_or(0, |(latest, before)| if *latest == asking { *before } else { *latest });
         Some((to, Answer { node, nonce, seen }))
     }
@@ -424,6 +438,20 @@ mod tests {
         assert_eq!(told(&mut next, 40, 0), 30);
         next.forget_seen(1);
         assert_eq!(told(&mut next, 40, 0), 0);
+    }
+
+    #[test]
+    fn a_host_that_nothing_reaches_alone_is_answered_to_everybody() {
+        let [mut a, mut b] = [1, 2].map(|me| Introductions::new(me, 7, at(me as u8), 8, 0));
+        let (_, hello) = a.poll_hello(0, || 9).unwrap();
+        b.handle_hello(1, 7, &hello, 1);
+        assert!(matches!(b.poll_answer(), Some((To::Node(1), _))));
+        a.set_mute(true);
+        a.heard(2, 7, 2);
+        let (_, hello) = a.poll_hello(1_000_000_000, || 10).unwrap();
+        assert_eq!(hello.addresses, [None; PATHS]);
+        b.handle_hello(1, 7, &hello, 1_000_000_000);
+        assert!(matches!(b.poll_answer(), Some((To::Everybody, Answer { node: 1, nonce: 10, .. }))));
     }
 
     #[test]

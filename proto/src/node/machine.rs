@@ -914,6 +914,7 @@ impl Node {
         body: &mut Vec<u8>,
     ) -> Option<Transmit> {
         self.introduce_refuted();
+        self.directory.set_mute(self.fence.as_ref().is_some_and(HostFence::is_mute));
         self.directory.poll_transmit(now_ns, numbers, random, body)
     }
 

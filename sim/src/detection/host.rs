@@ -66,6 +66,19 @@ pub(crate) enum Body {
     },
 }
 
+impl Body {
+    /// Whether it may leave an agent past closed gates (`passes` in `agent/src/core/fencing.rs`).
+    pub(crate) fn passes_gates(&self) -> bool {
+        match self {
+            Self::Heartbeat { items, .. } => items.is_empty(),
+            Self::Frame { kind, .. } => {
+                matches!(kind, Kind::PathReport | Kind::Introduction | Kind::Hello | Kind::Pull | Kind::Rows)
+            }
+            Self::Copy { .. } => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub node: u32,
@@ -175,6 +188,8 @@ pub(crate) struct Host {
     pub is_unplugged: [bool; PATHS],
     /// What its fence lets out.
     pub gates: Gates,
+    /// What others confirm leaves its agent past them ([`fide_proto::node::fence::HostFence::passes`]).
+    pub is_past_gates: bool,
     /// What the interfaces lost, as they count it.
     pub nic_drops: [u64; PATHS],
     /// Its kernel gets to what arrives up to so much later, until then.
@@ -207,6 +222,7 @@ impl Host {
             cut: [false; PATHS],
             is_unplugged: [false; PATHS],
             gates: Gates::default(),
+            is_past_gates: false,
             nic_drops: [0; PATHS],
             busy_ns: 0,
             busy_until: 0,

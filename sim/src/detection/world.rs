@@ -536,10 +536,17 @@ impl World {
         h.backlog_until
     }
 
+    /// Whether what a kernel sends arrives.
     pub(super) fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
+        self.hosts[from].gates.look(self.now);
+        let arrives = self.arrives(from, to, path);
+        self.hosts[from].gates.pass(self.now) && arrives
+    }
+
+    /// Whether what has passed the gates arrives.
+    fn arrives(&mut self, from: usize, to: usize, path: usize) -> bool {
         let lost = path == self.bad_path && self.loss_percent > 0 && self.rng.below(100) < self.loss_percent;
         let lost = lost || self.trouble.until > self.now && self.rng.chance(self.trouble.lost);
-        self.hosts[from].gates.look(self.now);
         let (until, side) = &self.apart;
         if *until > self.now && side[from] != side[to] {
             return false;
@@ -547,8 +554,7 @@ impl World {
         if self.deaf_to[to * self.hosts.len() + from] > self.now {
             return false;
         }
-        let leaves = self.hosts[from].gates.pass(self.now) && !self.hosts[from].cut[path];
-        leaves && !lost && !self.hosts[to].cut[path]
+        !self.hosts[from].cut[path] && !lost && !self.hosts[to].cut[path]
     }
 
     /// What the node of an agent wants sent.
@@ -577,13 +583,18 @@ impl World {
 
     /// On these paths.
     pub(crate) fn broadcast(&mut self, from: usize, meant: To, paths: &[bool; PATHS], body: &Body) {
+        let is_past = self.hosts[from].is_past_gates && body.passes_gates();
         for path in (0..PATHS).filter(|path| paths[*path]) {
             for to in 0..self.hosts.len() {
                 let is_meant = matches!(meant, To::Everybody) || meant == To::Node(self.hosts[to].node);
                 let by_group = meant == To::Everybody && self.undelivered[to][path] <= self.now;
                 let is_copied = || self.hosts[from].copies.contains(&(self.hosts[to].node, path));
                 let arrives = by_group || meant != To::Everybody || is_copied();
-                if to != from && is_meant && arrives && self.passes(from, to, path) {
+                let passes = |world: &mut Self| match is_past {
+                    true => world.arrives(from, to, path),
+                    false => world.passes(from, to, path),
+                };
+                if to != from && is_meant && arrives && passes(self) {
                     let h = &self.hosts[from];
                     let (node, incarnation) = (h.node, h.incarnation);
                     let doubled = self.trouble.until > self.now && self.rng.chance(self.trouble.doubled);

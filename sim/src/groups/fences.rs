@@ -88,7 +88,7 @@ impl World {
     /// A heartbeat of this number was handed over.
     pub(crate) fn fence_beat(&mut self, host: usize, agent: &mut Agent, number: u64, read_ns: u64) {
         let now = self.now;
-        let Some(fence) = agent.node.fence_mut().filter(|fence| fence.closed().is_none()) else { return };
+        let Some(fence) = agent.node.fence_mut() else { return };
         fence.sent(number, read_ns, number, [true; PATHS]);
         let step = fence.alone(now);
         self.move_gates(host, agent, step);
@@ -97,6 +97,7 @@ impl World {
     pub(crate) fn move_gates(&mut self, host: usize, agent: &mut Agent, step: Step) {
         match step {
             Step::Nothing => {}
+            Step::MayReopen => self.reopen(host, agent),
             Step::Close(_) => {
                 self.hosts[host].gates = Gates::Closed;
                 self.fenced(host, agent);
@@ -128,6 +129,27 @@ impl World {
         cluster.totals.fenced += 1;
         let (at, boot) = (self.now + 5 * MS + self.rng.below(80 * MS), self.hosts[host].boot);
         self.at(at, Event::Groups(Happening::Recover { host, boot }));
+    }
+
+    /// What others confirm leaves by the gates, or past them.
+    pub(super) fn choose_way(&mut self, host: usize, agent: &Agent) {
+        let is_past = agent.node.fence().is_some_and(|fence| fence.passes(self.now));
+        self.hosts[host].is_past_gates = is_past;
+    }
+
+    /// Others hear this host behind its closed gates.
+    fn reopen(&mut self, host: usize, agent: &mut Agent) {
+        let Some(fence) = agent.node.fence() else { return };
+        if fence.may_reopen_until(self.now).is_some() && !fence.is_recovering() {
+            let own = self.hosts[host].incarnation;
+            self.begin_anew(host, agent, own);
+        }
+        if let Some(valid_ns) = agent.node.reopen_fence(self.now) {
+            self.hosts[host].gates = Gates::Open { valid_ns };
+            self.put_promise(agent);
+            self.note(host, || "opens again".into());
+        }
+        self.choose_way(host, agent);
     }
 
     /// The operator opens it.

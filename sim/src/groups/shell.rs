@@ -290,10 +290,9 @@ impl World {
     }
 
     fn send_all(&mut self, host: usize, agent: &Agent, send: Vec<(To, Body)>) {
-        if is_fenced(agent) {
-            return;
-        }
-        for (to, body) in send {
+        self.choose_way(host, agent);
+        let (is_fenced, is_past) = (is_fenced(agent), self.hosts[host].is_past_gates);
+        for (to, body) in send.into_iter().filter(|(_, body)| !is_fenced || is_past && body.passes_gates()) {
             self.broadcast(host, to, &[true; PATHS], &body);
         }
     }
@@ -304,10 +303,11 @@ impl World {
         let now = self.now;
         agent.numbers.heartbeats += 1;
         let number = agent.numbers.heartbeats;
-        let neglects_hold = self.neglects() == Some(Neglect::Hold);
+        let (neglects_hold, is_fenced) = (self.neglects() == Some(Neglect::Hold), is_fenced(agent));
         let shell = shell(agent);
         let (mut body, midway) = (Vec::new(), shell.groups.midway());
-        let has_groups = !shell.groups.is_empty();
+        // What passes a closed gate carries nothing.
+        let has_groups = !is_fenced && !shell.groups.is_empty();
         if has_groups {
             if !neglects_hold {
                 shell.hold(now);
@@ -322,7 +322,8 @@ impl World {
         let version = agent.node.directory().owner().complete() as u32;
         let Some(sending) = &shell(agent).sending else { return };
         let (number, read_ns, items) = (sending.number, sending.read_ns, sending.items.clone());
-        if !is_fenced(agent) {
+        self.choose_way(host, agent);
+        if !is_fenced(agent) || self.hosts[host].is_past_gates {
             self.broadcast(host, To::Everybody, &[true; PATHS], &Body::Heartbeat { number, version, items });
         }
         shell(agent).beaten_ns = self.now;

@@ -11,7 +11,7 @@
 //! know it.
 //!
 //! S is made of words alone. A host that is fenced or dead confirms nothing either, and may do so again: its operator opens its fence, or
-//! boots it, and an observer that is cut off does not hear of that. A word is dropped when its giver is met in a new
+//! boots it, or it opens by itself ([`crate::node::fence`]), and an observer that is cut off does not hear of that. A word is dropped when its giver is met in a new
 //! incarnation, which may have taken it back ([`super::mistaken`]).
 //!
 //! *Silent host* waits for that for a while, so that one verdict says both. Where it does not come (this side of a partition is too small), the

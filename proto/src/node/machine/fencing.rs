@@ -40,17 +40,28 @@ impl Node {
         self.directory.note_seen(node, incarnation);
     }
 
-    /// The gates of the fence open again, in this incarnation: begun for that ([`Node::begin_incarnation`]), or that of an agent that found them closed.
-    /// Returns t_valid.
+    /// An operator recovers the fence, in this incarnation: begun for that ([`Node::begin_incarnation`]), or that of an
+    /// agent that found the gates closed. Returns t_valid where they open now ([`HostFence::recover`]).
     pub fn recover_fence(&mut self, now_ns: u64) -> Option<u64> {
         let incarnation = self.detector.config().self_incarnation;
-        let fence = self.fence.as_mut()?;
+        self.let_former_verdicts_be();
+        self.unbar_all();
+        self.fence.as_mut()?.recover(incarnation, now_ns)
+    }
+
+    /// The gates open again, if enough others hear this host behind them: returns t_valid ([`HostFence::reopen`]).
+    pub fn reopen_fence(&mut self, now_ns: u64) -> Option<u64> {
+        let incarnation = self.detector.config().self_incarnation;
+        let valid_ns = self.fence.as_mut()?.reopen(incarnation, now_ns)?;
+        self.let_former_verdicts_be();
+        Some(valid_ns)
+    }
+
+    /// What this host has said of others it has said as one that is over.
+    fn let_former_verdicts_be(&mut self) {
         for known in self.hosts.values_mut() {
             known.former_verdict = known.condemned;
         }
-        let valid_ns = fence.recover(incarnation, now_ns);
-        self.unbar_all();
-        Some(valid_ns)
     }
 
     /// Who must confirm this host's heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.

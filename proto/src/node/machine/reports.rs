@@ -255,7 +255,11 @@ impl Node {
         };
         match judgement {
             Judgement::Nothing => return false,
-            Judgement::IsShut => {}
+            Judgement::IsShut => {
+                if let Some(fence) = &mut self.fence {
+                    fence.stay_closed(FencedWhy::GivenUp);
+                }
+            }
             Judgement::Mistaken => {
                 self.refute(by, own);
                 return false;

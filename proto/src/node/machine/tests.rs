@@ -166,9 +166,13 @@ fn who_is_given_up_begins_anew_and_behind_a_promise_shuts() {
     a.handle_report(&header(1, 5), &given_up, NOW + 3 * MS).unwrap();
     assert_eq!(events(&mut a), [], "an operator opens it");
     a.begin_incarnation(7, 3, NOW + 4 * MS);
-    assert_eq!(a.recover_fence(NOW + 4 * MS), Some(NOW + 4 * MS + TIMEOUT - MS));
+    assert_eq!(a.recover_fence(NOW + 4 * MS), None, "b must confirm it first");
     a.handle_report(&header(1, 5), &given_up, NOW + 5 * MS).unwrap();
     assert_eq!(events(&mut a), [], "it is of the time before");
+    a.fence_mut().unwrap().sent(2, NOW + 6 * MS, 2, [true; PATHS]);
+    a.handle_report(&header(1, 5), &body(&[ReportEntry { last_number: 2, ..about(0, 7, 0) }]), NOW + 7 * MS).unwrap();
+    assert_eq!(events(&mut a), [Event::Fence(Step::MayReopen)]);
+    assert_eq!(a.reopen_fence(NOW + 8 * MS), Some(NOW + 6 * MS + TIMEOUT - MS));
 }
 
 #[test]

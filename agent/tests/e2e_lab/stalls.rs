@@ -1,0 +1,90 @@
+//! Hosts that stand still together, as virtual machines of one hypervisor do: nobody declares anybody dead, and what closed
+//! meanwhile opens again without a person. And fences that people open one after the other.
+
+use crate::common::{Pins, World, kill};
+use crate::e2e_lab::fence::{Traffic, all_fenced_within, fence, open};
+use fide_wire::control::FenceOrder;
+use fide_wire::verdict::{Cause, FencedWhy};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// The event's code where a fence opened by itself.
+const BY_ITSELF: i32 = 1;
+
+/// All agents stop at once for so long, and go on at once.
+fn stand_still(w: &World, hosts: u16, stall: Duration) {
+    let agents: Vec<i32> = (1..=hosts).map(|host| w.agent_pid(host)).collect();
+    agents.iter().for_each(|agent| kill(*agent, libc::SIGSTOP));
+    // Sleep: the stall.
+    sleep(stall);
+    agents.iter().for_each(|agent| kill(*agent, libc::SIGCONT));
+}
+
+/// Nobody was given up, and no fence closed but because its time ran out.
+fn nobody_was_declared_dead(w: &World, hosts: u16) {
+    for host in 1..=hosts {
+        for event in w.history(host) {
+            let is_wrong = matches!(event.cause, Cause::SilentHost | Cause::AgentLost);
+            let is_given_up = event.cause == Cause::Fenced && event.code != FencedWhy::RanOut as i32;
+            assert!(!is_wrong && !is_given_up, "h{host}: {event:?}");
+        }
+    }
+}
+
+fn they_open_again(hosts: u16, timeout: &str, stalls_ms: &[u64]) {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = all_fenced_within(&pins, hosts, "acknowledged", timeout) else { return };
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    let mut closed = 0;
+    for stall_ms in stalls_ms {
+        stand_still(&w, hosts, Duration::from_millis(*stall_ms));
+        (1..=hosts).for_each(|host| _ = open(&w, host));
+        traffic.flows();
+        w.all_alive();
+        nobody_was_declared_dead(&w, hosts);
+    }
+    for host in 1..=hosts {
+        let (fenced, recovered) = (w.events(host, Cause::Fenced), w.events(host, Cause::Recovered));
+        assert_eq!(fenced.len(), recovered.len());
+        assert!(recovered.iter().all(|event| event.code == BY_ITSELF), "{recovered:?}");
+        closed += fenced.len();
+    }
+    println!("{hosts} hosts, fences of {timeout}: {closed} closed in {} stalls", stalls_ms.len());
+    assert!(closed > 0, "none has closed");
+}
+
+#[test]
+fn three_short_fences_that_closed_in_a_stall_of_all_open_by_themselves() {
+    they_open_again(3, "250ms", &[50, 400, 1_000, 2_000, 400, 600]);
+}
+
+#[test]
+fn five_long_fences_that_closed_in_a_stall_of_all_open_by_themselves() {
+    they_open_again(5, "1s", &[500, 1_500, 2_500]);
+}
+
+/// What is said of one of them is done by the others when they are asked, too, and nothing leaves it before.
+#[test]
+fn fences_that_are_recovered_one_after_the_other_open_when_so_many_are_that_they_confirm_each_other() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = all_fenced_within(&pins, 3, "acknowledged", "1s") else { return };
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    (1..=3).for_each(|host| _ = fence(&w, host, FenceOrder::Shut));
+    // As after a long time: nobody knows whose address is whose, and behind closed gates nobody is told.
+    for host in 1..=3 {
+        assert!(w.lab.command(host, "ip").unwrap().args(["neigh", "flush", "all"]).status().unwrap().success());
+    }
+    let status = fence(&w, 1, FenceOrder::Recover);
+    assert_eq!((status.state.as_str(), status.confirmations_needed), ("recovering", 1));
+    traffic.is_cut_off();
+    assert_eq!(fence(&w, 1, FenceOrder::Status).state, "recovering");
+    fence(&w, 2, FenceOrder::Recover);
+    (1..=2).for_each(|host| _ = open(&w, host));
+    traffic.flows();
+    fence(&w, 3, FenceOrder::Recover);
+    open(&w, 3);
+    w.all_alive();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1, "each closed once");
+}
