@@ -900,8 +900,8 @@ fn runs_out(w: &World, host: u16, observer: u16) {
 #[test]
 fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
     let Some(pins) = Pins::new() else { return };
-    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"3s\"\nmargin = \"10ms\"";
-    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"200ms\"" } else { "" };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"6s\"\nmargin = \"10ms\"";
+    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"2s\"" } else { "" };
     let Some(w) = four(&pins, lines, others, true) else { return };
     let status = open(&w, 1);
     assert_eq!(status.mode, "acknowledged by all");
