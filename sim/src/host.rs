@@ -268,7 +268,7 @@ pub(crate) fn facts(host: usize, boot: u128, now_ns: u64) -> Content {
         state: State::running(now_ns),
         boot,
         size_max: CONTRACT.size_max,
-        renewed: false,
+        renewed_from: None,
         fence: None,
         starting: None,
         addresses: [Some([10, 0, (host >> 8) as u8, host as u8].into()), None],

@@ -100,7 +100,7 @@ fn announcement() -> Vec<u8> {
         state: State::running(9),
         boot: u128::MAX,
         size_max: 1400,
-        renewed: true,
+        renewed_from: Some(7),
         fence: None,
         starting: None,
         addresses: [Some([10, 0, 0, 1].into()), Some([0xfe80, 0, 0, 0, 0, 0, 0, 1].into())],

@@ -186,7 +186,7 @@ fn vectors() -> Value {
         state: State::running(7),
         boot: 1 << 100,
         size_max: 1200,
-        renewed: false,
+        renewed_from: None,
         fence: None,
         starting: None,
         addresses: [Some([10, 0, 0, 1].into()), None],

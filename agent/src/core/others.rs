@@ -177,7 +177,7 @@ impl Core {
         self.start.known.insert(name.to_owned(), incarnation);
         self.say(Happened::Met(name.to_owned(), incarnation));
         self.weigh_state(name, said);
-        self.groups.handle_life(now, node, incarnation);
+        self.groups.handle_life(now, node, incarnation, said.host.renewed_from.unwrap_or(incarnation));
         self.host_said(node, said, now);
         self.announce_soon(now); // so that the newcomer knows us at once
     }

@@ -120,7 +120,7 @@ fn host_row(start: &Start, lane: &Lane, (fence, starting): Promises, now: u64) -
         state: State::running(now),
         boot: start.boot,
         size_max: lane.piggyback_max() as u32,
-        renewed: false,
+        renewed_from: None,
         fence,
         starting,
         addresses: std::array::from_fn(|path| lane.source(path as u8)),
@@ -142,8 +142,8 @@ impl Core {
             && self.stopping.is_none()
         {
             let promise = self.node.fence().map_or((None, None), |fence| (fence.promise(), fence.starting()));
-            let (state, renewed) = (known.state, known.renewed);
-            let host = Host { state, renewed, ..host_row(&self.start, &self.lane, promise, now) };
+            let (state, renewed_from) = (known.state, known.renewed_from);
+            let host = Host { state, renewed_from, ..host_row(&self.start, &self.lane, promise, now) };
             if host != *known {
                 self.put_row(HOST_ROW, Content::Host(host), now);
             }

@@ -282,7 +282,8 @@ fn what_happens_while_it_or_the_api_is_away_is_done_when_both_are_back() {
     s.heal(4);
     s.wait_taints("h4", &["example.org/other-1:NoSchedule", "example.org/other-0:NoSchedule"]);
     let refused = s.cluster.patches().iter().filter(|p| p.code == 409).count();
-    assert_eq!(refused, 1 + 2, "{:?}", s.cluster.patches());
+    // On a busy machine another change of its own may have come between.
+    assert!(refused > 2, "{:?}", s.cluster.patches());
     let (superfluous, lacking) = s.cluster.superfluous_and_lacking();
     assert!(lacking.is_empty() && superfluous.is_empty(), "the shipped role: {superfluous:?} {lacking:?}");
 

@@ -27,6 +27,7 @@ mod replaced;
 mod sentinel;
 mod shares;
 mod silence;
+mod splits;
 mod stalls;
 mod swap;
 mod traces;

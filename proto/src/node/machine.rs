@@ -399,14 +399,16 @@ impl Node {
 
     /// Others gave this incarnation up: it begins a new one, and its table goes on. `version` is used for its row.
     pub fn begin_incarnation(&mut self, incarnation: u32, version: u64, now_ns: u64) {
+        let former = self.detector.config().self_incarnation;
         self.directory.begin_incarnation(incarnation);
         self.detector.set_self_incarnation(incarnation);
         if let Some(fence) = &mut self.fence {
             fence.renew(incarnation);
         }
         let Some(Content::Host(host)) = self.directory.owner().get(HOST_ROW).map(|row| row.content.clone()) else { return };
+        let renewed_from = host.renewed_from.or(Some(former));
         // The row was there before, and the version is new.
-        let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed: true, ..host }), now_ns);
+        let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed_from, ..host }), now_ns);
     }
 
     /// This agent leaves, for good (0) or to be back in so many ms: others hear of it by its host's row. The shell sends what
@@ -625,7 +627,9 @@ impl Node {
         now_ns: u64,
     ) -> Result<detector::Seen, detector::Refused> {
         let (contracts, host) = ([introduction.contract; PATHS], &introduction.host);
-        if host.renewed {
+        // The agent that was known here may be one before it.
+        let known = self.detector.incarnation(node).unwrap_or(incarnation);
+        if host.renewed_from.is_some_and(|from| from <= known) {
             self.detector.peer_renewed(node, &host.name, incarnation, &contracts, now_ns)
         } else {
             self.detector.peer_seen(node, &host.name, incarnation, &contracts, now_ns)

@@ -556,7 +556,7 @@ impl SimHost {
             state: State::running(1),
             boot: self.boot,
             size_max: 1418,
-            renewed: false,
+            renewed_from: None,
             fence: None,
             starting: None,
             addresses: [Some([10, 0, (self.node >> 8) as u8, self.node as u8].into()), None],

@@ -255,7 +255,7 @@ impl Host {
             state,
             boot: self.boot.into(),
             size_max: 0,
-            renewed: false,
+            renewed_from: None,
             fence: None,
             starting: None,
             addresses: [Some([10, 0, 0, self.node as u8].into()), None],

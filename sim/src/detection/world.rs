@@ -791,10 +791,11 @@ impl World {
         let now = self.now;
         while let Some(event) = agent.node.poll_event() {
             let action = match event {
-                machine::Event::Host { node, incarnation, .. } => {
+                machine::Event::Host { node, incarnation, introduction } => {
                     self.hosts[host].table.insert(node, Slot { incarnation, ..Slot::default() });
                     self.hosts[host].measured.insert(node, Default::default());
-                    self.host_lives(agent, node, incarnation);
+                    let first = introduction.host.renewed_from.unwrap_or(incarnation);
+                    self.host_lives(agent, node, incarnation, first);
                     continue;
                 }
                 machine::Event::Runs { node, row, .. } => {

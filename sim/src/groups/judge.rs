@@ -7,7 +7,7 @@
 //! | `validity` | what is applied was proposed by that client, with that number and content |
 //! | `snapshot` | a snapshot is the state that the entries before it make |
 //! | `fates` | what is said of a proposal is so, and stays so |
-//! | `one-life` | a member is one incarnation of one host, to everybody |
+//! | `one-life` | a member is one agent of one host, to everybody |
 //! | `one-group` | a group is not begun anew while a member of the one before runs |
 //! | `safe-exit` | while the contract holds, members halt only with their agents, or by a witness |
 //! | `termination` | when the faults are over, the groups run again and decide |
@@ -52,6 +52,8 @@ pub(super) struct Judge {
     /// Of each group.
     promises: Vec<bool>,
     orders: BTreeMap<Place, Order>,
+    /// Of a node and an incarnation that follows others of the same agent: the first of these.
+    first: BTreeMap<(u32, u32), u32>,
     violation: Option<Violation>,
 }
 
@@ -70,7 +72,7 @@ pub(super) fn promises(setting: Setting, engine: Kind, policy: Policy) -> bool {
 
 impl Judge {
     pub(super) fn new(promises: Vec<bool>) -> Self {
-        Self { promises, orders: BTreeMap::new(), violation: None }
+        Self { promises, orders: BTreeMap::new(), first: BTreeMap::new(), violation: None }
     }
 
     pub(super) const fn violation(&mut self) -> Option<Violation> {
@@ -176,9 +178,20 @@ impl Judge {
         });
     }
 
+    /// An agent begins a new incarnation.
+    pub(super) fn begins_anew(&mut self, node: u32, former: u32, incarnation: u32) {
+        let first = self.first_of(node, former);
+        self.first.insert((node, incarnation), first);
+    }
+
+    /// The first incarnation of the agent that had this one.
+    fn first_of(&self, node: u32, incarnation: u32) -> u32 {
+        self.first.get(&(node, incarnation)).copied().unwrap_or(incarnation)
+    }
+
     /// A host holds this of a member.
     pub(super) fn believes(&mut self, host: usize, place: Place, binding: Binding) {
-        let truth = (binding.node, binding.incarnation);
+        let truth = (binding.node, self.first_of(binding.node, binding.incarnation));
         let owner = *self.orders.entry(place).or_default().owners.entry(binding.member).or_insert(truth);
         self.must("one-life", owner == truth || binding.node == 0, || {
             format!("host-{host}, group {} of {}: {binding:?}, which is {owner:?} elsewhere", place.0, place.1)

@@ -407,12 +407,12 @@ impl World {
     }
 
     /// An incarnation of another host has shown that it lives.
-    pub(crate) fn host_lives(&mut self, agent: &mut Agent, node: u32, incarnation: u32) {
+    pub(crate) fn host_lives(&mut self, agent: &mut Agent, node: u32, incarnation: u32, first: u32) {
         if self.neglects() == Some(Neglect::Incarnations) && incarnation > 1 {
             return;
         }
         if let Some(shell) = &mut agent.shell {
-            shell.groups.handle_life(self.now, node, incarnation);
+            shell.groups.handle_life(self.now, node, incarnation, first);
         }
     }
 
@@ -554,10 +554,12 @@ impl World {
 
     /// Others gave this incarnation up, or its fence opens again: a new one begins.
     pub(crate) fn begin_anew(&mut self, host: usize, agent: &mut Agent, after: u32) {
-        let (now, former) = (self.now, self.hosts[host].incarnation);
+        let now = self.now;
         let h = &mut self.hosts[host];
-        h.incarnation = h.incarnation.max(after) + 1;
-        let incarnation = h.incarnation;
+        let former = h.incarnation;
+        h.incarnation = former.max(after) + 1;
+        let (node, incarnation) = (h.node, h.incarnation);
+        self.cluster().judge.begins_anew(node, former, incarnation);
         self.note(host, || format!("begins incarnation {incarnation}"));
         match &mut agent.shell {
             Some(shell) => shell.groups.begin_incarnation(now, incarnation),

@@ -247,8 +247,9 @@ pub struct Host {
     pub boot: u128,
     /// The largest piggyback it takes.
     pub size_max: u32,
-    /// This incarnation follows one that others had given up although its agent ran on: no process ended.
-    pub renewed: bool,
+    /// This incarnation follows others of the same agent, which had been given up although the agent ran on, from this
+    /// one on: no process ended, and nothing that the agent keeps in memory is lost.
+    pub renewed_from: Option<u32>,
     /// What it promises of its fence, once that is armed.
     pub fence: Option<FencePromise>,
     /// What it will promise: its fence is not armed yet, and its heartbeats are to be confirmed as often as if it were.
@@ -515,8 +516,15 @@ impl Host {
         body.extend_from_slice(&self.boot.to_be_bytes());
         body.extend_from_slice(&self.size_max.to_be_bytes());
         let starting = self.starting.filter(|_| self.fence.is_none());
-        let flags = [(self.renewed, Self::RENEWED), (self.fence.is_some(), Self::FENCED), (starting.is_some(), Self::STARTING)];
+        let flags = [
+            (self.renewed_from.is_some(), Self::RENEWED),
+            (self.fence.is_some(), Self::FENCED),
+            (starting.is_some(), Self::STARTING),
+        ];
         body.push(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+        if let Some(from) = self.renewed_from {
+            body.extend_from_slice(&from.to_be_bytes());
+        }
         if let Some(fence) = self.fence.or(starting) {
             let (mode, at_least) = match fence.mode {
                 FenceMode::Sent => (0, 0),
@@ -534,6 +542,7 @@ impl Host {
 
     pub(super) fn read(r: &mut Reader<'_>) -> Option<Self> {
         let (state, boot, size_max, flags) = (State::read(r)?, r.u128()?, r.u32()?, r.u8()?);
+        let renewed_from = if flags & Self::RENEWED == 0 { None } else { Some(r.u32()?) };
         let promise = if flags & (Self::FENCED | Self::STARTING) == 0 {
             None
         } else {
@@ -548,9 +557,8 @@ impl Host {
             Some(FencePromise { timeout_ns, mode, host })
         };
         let addresses = r.addresses()?;
-        let renewed = flags & Self::RENEWED != 0;
         let fence = promise.filter(|_| flags & Self::FENCED != 0);
         let starting = promise.filter(|_| fence.is_none());
-        Some(Self { state, boot, size_max, renewed, fence, starting, addresses, name: name(r)? })
+        Some(Self { state, boot, size_max, renewed_from, fence, starting, addresses, name: name(r)? })
     }
 }

@@ -45,7 +45,7 @@ fn host() -> Host {
         state: State::running(5),
         boot: u128::MAX - 7,
         size_max: 1418,
-        renewed: true,
+        renewed_from: Some(7),
         fence: Some(FencePromise { timeout_ns: 77, mode: FenceMode::Acknowledged(Confirmers::AtLeast(3)), host: true }),
         starting: None,
         addresses: [Some([10, 0, 0, 1].into()), Some([0xfd00, 0, 0, 0, 0, 0, 0, 1].into())],

@@ -32,7 +32,7 @@ fn node_of_boot(at: usize, incarnation: u32, promises: bool, boot: u128) -> Node
         state,
         boot,
         size_max: 1000,
-        renewed: false,
+        renewed_from: None,
         fence,
         starting: None,
         addresses: [None; PATHS],

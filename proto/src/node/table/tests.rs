@@ -15,7 +15,7 @@ fn host() -> Content {
         state: State::running(1),
         boot: 1,
         size_max: 1,
-        renewed: false,
+        renewed_from: None,
         fence: None,
         starting: None,
         addresses: [None; 2],

@@ -11,6 +11,12 @@
 //! up, so a new incarnation is certain proof that the members of the former one do nothing any more. A member that halts says
 //! [`Message::Over`]; and who gets a message for a member that it has not got says so, too.
 //!
+//! Raft rests on what its members remember, and on no verdict. So its members outlive incarnations of one and the same agent,
+//! which keeps log and vote in its memory: others may have given it up, wrongly, or its fence was closed for a while. Only an
+//! agent that is another one ([`Groups::handle_life`], `first`) has lost them. The member says by an entry in which incarnation
+//! it goes on ([`Record::Binding`]), so that an engine to which the group switches begins with the same members everywhere: a
+//! member whose entry is still under way by then stops.
+//!
 //! # Beginning
 //! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins
 //! it alone, and all other nodes that are heard have said [`Message::Unknown`], so that two groups
@@ -96,7 +102,7 @@ const TURN_NS: u64 = 50_000_000;
 /// From so many clients on, those that have nothing under way are forgotten from time to time.
 const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 9;
+pub const FORMAT: u8 = 10;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -451,6 +457,8 @@ struct Group {
     is_begun: bool,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
     early: VecDeque<(u64, MemberId, MemberId, log::Message)>,
+    /// Members that go on in a later incarnation of the same agent ([`Group::outlives`]), and in which.
+    goes_on: BTreeMap<MemberId, u32>,
     /// For members whose incarnation this node has not met yet.
     unmet: VecDeque<(Binding, log::Message)>,
     /// Whom we let in: which node is to be which member, until that is applied.
@@ -537,6 +545,7 @@ impl Group {
             denied: BTreeMap::new(),
             is_begun: false,
             early: VecDeque::new(),
+            goes_on: BTreeMap::new(),
             unmet: VecDeque::new(),
             invited: BTreeMap::new(),
             halted: None,
@@ -634,7 +643,44 @@ impl Group {
     }
 
     fn binding(&self, member: MemberId) -> Option<Binding> {
-        self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
+        let bound = self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied();
+        bound.map(|binding| self.as_it_goes_on(binding))
+    }
+
+    /// Whether members outlive incarnations of their agent.
+    fn outlives(&self) -> bool {
+        let log = self.member.as_ref().map(Member::log).filter(|log| log.is_running() || log.is_leaving());
+        log.map_or(self.plan.engine, Log::kind) == Kind::Raft
+    }
+
+    fn as_it_goes_on(&self, bound: Binding) -> Binding {
+        let later = self.goes_on.get(&bound.member).filter(|_| self.outlives());
+        Binding { incarnation: later.map_or(bound.incarnation, |later| bound.incarnation.max(*later)), ..bound }
+    }
+
+    /// Notes who goes on in which incarnation.
+    fn note_agents(&mut self, agents: &BTreeMap<u32, (u32, u32)>) {
+        let bindings = self.state.bindings();
+        self.goes_on.retain(|member, _| bindings.contains_key(member));
+        for Binding { member, node, incarnation } in bindings.values().copied() {
+            if let Some((first, last)) = agents.get(&node)
+                && (*first..*last).contains(&incarnation)
+            {
+                self.goes_on.insert(member, *last);
+            }
+        }
+    }
+
+    /// Other engines than Raft know a member in the incarnation that the log says, and take a later one for its end: so it is.
+    fn end_what_lives_on(&mut self, own: u32) {
+        let bound = self.me.and_then(|me| self.state.bindings().get(&me));
+        let lives_on = bound.is_some_and(|bound| bound.incarnation < own);
+        if lives_on
+            && !self.outlives()
+            && let Some(member) = &mut self.member
+        {
+            member.stop(Halted::Expelled);
+        }
     }
 
     /// A member of this node has ended: if it was to let us in, it may have told nobody.
@@ -764,10 +810,10 @@ impl Group {
 
     /// Members of this node whose life is over if `incarnation` is, or of every life up to it.
     fn members_of(&self, node: u32, through: u32) -> Vec<MemberId> {
-        let of_node = |binding: &&Binding| binding.node == node && binding.incarnation <= through;
+        let of_node = |binding: &Binding| binding.node == node && binding.incarnation <= through;
         let Some(member) = &self.member else { return Vec::new() };
         let concerned = member.log().concerned();
-        let all = self.state.bindings().values().chain(self.invited.values());
+        let all = self.state.bindings().values().chain(self.invited.values()).map(|bound| self.as_it_goes_on(*bound));
         all.filter(of_node).map(|binding| binding.member).filter(|id| concerned.contains(*id)).collect()
     }
 
@@ -797,6 +843,8 @@ pub struct Groups {
     nodes: BTreeSet<u32>,
     /// The last incarnation of each node that is over.
     ended: BTreeMap<u32, u32>,
+    /// Of each node's agent the first incarnation and the last one.
+    agents: BTreeMap<u32, (u32, u32)>,
     /// The last heartbeat of each node that carried something of groups.
     rode: BTreeMap<u32, u64>,
     questions: u64,
@@ -816,7 +864,9 @@ impl Groups {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let links = Links::new(config.links, config.node, config.incarnation);
+        let agents = BTreeMap::from([(config.node, (config.incarnation, config.incarnation))]);
         Self {
+            agents,
             config,
             links,
             groups: BTreeMap::new(),
@@ -1209,19 +1259,30 @@ impl Groups {
 
     // ---- what arrives ---------------------------------------------------------------------------------------------------
 
-    /// A node lives, in this incarnation. Its former ones are over, and their members with them.
-    pub fn handle_life(&mut self, now_ns: u64, node: u32, incarnation: u32) {
+    /// A node lives, in this incarnation, and its agent since its incarnation `first`. Its former ones are over, and their
+    /// members with them, but for those that outlive incarnations of one agent.
+    pub fn handle_life(&mut self, now_ns: u64, node: u32, incarnation: u32, first: u32) {
         self.nodes.insert(node);
         if self.links.life(node).is_some_and(|life| life >= incarnation) {
             return;
         }
         self.links.handle_life(node, incarnation);
+        self.agents.insert(node, (first.min(incarnation), incarnation));
         // What was asked of its former life is not answered, and nothing that ran in it is left.
         self.answers_no_more(now_ns, node);
         self.foreign.remove(&node);
         self.rode.remove(&node);
-        for group in self.groups.values_mut() {
+        let Self { groups, agents, .. } = self;
+        for group in groups.values_mut() {
             group.forsaken(now_ns, node);
+            group.note_agents(agents);
+            let is_one = |about: &MemberId| group.outlives() && group.is_bound(*about, node);
+            let go_on: Vec<MemberId> = group.goes_on.keys().copied().filter(is_one).collect();
+            for about in go_on {
+                if let Some(member) = &mut group.member {
+                    member.handle_alive(now_ns, about);
+                }
+            }
             for about in group.members_of(node, incarnation.saturating_sub(1)) {
                 if let Some(member) = &mut group.member {
                     member.handle_verdict(now_ns, about, Cause::Exited, Grade::Certain);
@@ -1293,17 +1354,33 @@ impl Groups {
         }
     }
 
-    /// Others gave this node up, or it begins anew: all its members are over, before anybody hears of the new life.
+    /// Others gave this node up, or it begins anew: all its members are over, before anybody hears of the new life, but for those that
+    /// outlive incarnations.
     pub fn begin_incarnation(&mut self, now_ns: u64, incarnation: u32) {
-        self.config.incarnation = incarnation;
         self.stop(now_ns);
+        self.config.incarnation = incarnation;
+        let first = self.agents.get(&self.config.node).map_or(incarnation, |(first, _)| *first);
+        self.agents.insert(self.config.node, (first, incarnation));
         self.links.begin_incarnation(incarnation);
+        let Self { groups, agents, config, .. } = self;
+        for group in groups.values_mut() {
+            group.note_agents(agents);
+            let goes_on = group.me.filter(|me| group.outlives() && group.is_bound(*me, config.node));
+            if let (Some(member), Some(me)) = (&mut group.member, goes_on) {
+                let bind = Record::Binding(Binding { member: me, node: config.node, incarnation }).to_value();
+                // A log with no room has it later, or never: it is needed for a switch of the engine alone.
+                let _ = member.propose(now_ns, bind);
+            }
+        }
+        self.settle(now_ns);
     }
 
-    /// This node's members may have been given up by the others: they do nothing from now on, and join again as new ones.
+    /// This node's members may have been given up by the others: they do nothing from now on, and join again as new ones. Those that
+    /// outlive incarnations go on.
     pub fn stop(&mut self, now_ns: u64) {
         for group in self.groups.values_mut() {
-            if let Some(member) = &mut group.member {
+            let goes_on = group.outlives() && group.stage == Stage::Running;
+            if let Some(member) = group.member.as_mut().filter(|_| !goes_on) {
                 member.stop(Halted::Expelled);
             }
             (group.riding, group.held) = (None, None);
@@ -2095,7 +2172,7 @@ impl Groups {
             }
             if group.look_at_ns <= now_ns {
                 group.look_at_ns = now_ns.saturating_add(LOOK_NS);
-                look(now_ns, group, &standing);
+                look(now_ns, group, &standing, &self.agents);
                 look_for_missed(now_ns, generation, group, &mut self.links);
             }
             if group.deadline_ns <= now_ns {
@@ -2141,6 +2218,7 @@ impl Groups {
         let Self { groups, links, copies, events, nodes, ended, config, saved, .. } = self;
         let mut lost = Vec::new();
         for (generation, group) in groups.iter_mut() {
+            group.end_what_lives_on(config.incarnation);
             release(now_ns, group);
             send_to_met(*generation, group, links, ended);
             drain(*generation, group, links, copies, events, config.node);
@@ -2436,24 +2514,26 @@ fn other_build(node: u32, format: u8) -> String {
 }
 
 /// Members of whom no verdict will come: the detector never met their node, or forgot it.
-fn look(now_ns: u64, group: &mut Group, standing: &impl Fn(u32) -> Standing) {
-    let Some(member) = &mut group.member else { return };
-    if member.log().halted().is_some() {
-        return;
-    }
+fn look(now_ns: u64, group: &mut Group, standing: &impl Fn(u32) -> Standing, agents: &BTreeMap<u32, (u32, u32)>) {
+    group.note_agents(agents);
+    let outlives = group.outlives();
     let is_new = now_ns < group.since_ns.saturating_add(UNKNOWN_NS);
-    let crashed = member.log().crashed().clone();
-    let concerned = member.log().concerned();
+    let Some(log) = group.member.as_ref().map(Member::log).filter(|log| log.halted().is_none()) else { return };
+    let (crashed, concerned) = (log.crashed().clone(), log.concerned());
     for about in concerned.iter().filter(|about| Some(*about) != group.me && !crashed.contains(*about)) {
         let Some(Binding { node, incarnation, .. }) = group.state.bindings().get(&about).copied() else { continue };
+        let incarnation = group.goes_on.get(&about).filter(|_| outlives).map_or(incarnation, |later| incarnation.max(*later));
+        let is_introduced = |life: u32| agents.get(&node).is_some_and(|(_, last)| *last >= life);
         let grade = match standing(node) {
             Standing::Alive(life) | Standing::Late(life) if life <= incarnation => None,
+            // Whether it is the same agent is not known yet.
+            Standing::Alive(life) | Standing::Late(life) if outlives && !is_introduced(life) => None,
             Standing::Alive(_) | Standing::Late(_) => Some(Grade::Certain),
             Standing::Left(life) if life >= incarnation => Some(Grade::Certain),
             Standing::Silent(_) | Standing::Left(_) => Some(Grade::Inferred),
             Standing::Unknown => (!is_new).then_some(Grade::Inferred),
         };
-        if let Some(grade) = grade {
+        if let (Some(grade), Some(member)) = (grade, &mut group.member) {
             let cause = if grade == Grade::Certain { Cause::Exited } else { Cause::SilentHost };
             member.handle_verdict(now_ns, about, cause, grade);
         }
@@ -2542,6 +2622,7 @@ fn drain(
                         together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));
                     }
                     Some(life) if life > binding.incarnation => {}
+                    _ if is_said_again(group, &message) => {}
                     _ if group.unmet.len() < UNMET_MAX => group.unmet.push_back((binding, message)),
                     // As a link that holds no more.
                     _ => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
@@ -2622,6 +2703,11 @@ fn send_to_met(generation: u64, group: &mut Group, links: &mut Links, ended: &BT
     }
 }
 
+/// Raft says again what was lost.
+fn is_said_again(group: &Group, message: &log::Message) -> bool {
+    matches!(message, log::Message::Engine { .. }) && group.outlives()
+}
+
 /// From the log of this member to those of others.
 fn send_log(
     generation: u64,
@@ -2631,7 +2717,7 @@ fn send_log(
     message: log::Message,
 ) {
     // Whoever does not get a state asks for it again.
-    let is_needed = !matches!(message, log::Message::Transfer(_));
+    let is_needed = !matches!(message, log::Message::Transfer(_)) && !is_said_again(group, &message);
     // A node may have two members in one life: one that stopped, of which not all have heard, and
     // the one that came after it. They share its link.
     let mut nodes: Vec<u32> = Vec::with_capacity(to.len());

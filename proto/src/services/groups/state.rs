@@ -154,7 +154,11 @@ impl Base {
         let crate::group::Body::Value(value) = &entry.body else { return None };
         match Record::read(value)? {
             Record::Binding(binding) => {
-                self.bindings.entry(binding.member).or_insert(binding);
+                // A member stays where it is, and may go on in a later incarnation.
+                let bound = self.bindings.entry(binding.member).or_insert(binding);
+                if bound.node == binding.node {
+                    bound.incarnation = bound.incarnation.max(binding.incarnation);
+                }
                 None
             }
             Record::Value { client, number, .. } => {
@@ -466,6 +470,10 @@ mod tests {
         state.apply(1, entry(1, &Record::Binding(first)));
         state.apply(2, entry(2, &Record::Binding(second)));
         assert_eq!(state.bindings()[&MemberId(4)], first);
+        let later = Binding { incarnation: 3, ..first };
+        state.apply(3, entry(3, &Record::Binding(later)));
+        state.apply(4, entry(4, &Record::Binding(first)));
+        assert_eq!(state.bindings()[&MemberId(4)], later, "it goes on in a later incarnation");
     }
 
     #[test]

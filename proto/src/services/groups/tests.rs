@@ -147,8 +147,8 @@ impl World {
                 continue;
             }
             let (incarnation, theirs) = (self.nodes[node].incarnation, self.nodes[other].incarnation);
-            self.nodes[other].groups.handle_life(self.now_ns, node as u32 + 1, incarnation);
-            self.nodes[node].groups.handle_life(self.now_ns, other as u32 + 1, theirs);
+            self.nodes[other].groups.handle_life(self.now_ns, node as u32 + 1, incarnation, incarnation);
+            self.nodes[node].groups.handle_life(self.now_ns, other as u32 + 1, theirs, theirs);
         }
     }
 
@@ -999,7 +999,7 @@ fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
     let mut world = World::new(1, 3);
     let now_ns = world.now_ns;
     world.nodes[2].groups = Groups::new(config(2, 1));
-    world.nodes[2].groups.handle_life(now_ns, 1, 1);
+    world.nodes[2].groups.handle_life(now_ns, 1, 1, 1);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
     world.nodes[0].groups.create(now_ns, plan, false).unwrap();
     assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
@@ -1008,7 +1008,7 @@ fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
     world.nodes[2].groups.propose(now_ns, "g", 1, 1, &[7; 10_000]).unwrap();
     assert!(!world.within(50, |world| world.nodes[2].read.len() == 1));
     let now_ns = world.now_ns;
-    world.nodes[2].groups.handle_life(now_ns, 2, 1);
+    world.nodes[2].groups.handle_life(now_ns, 2, 1, 1);
     assert!(world.within(50, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
 }
 
