@@ -88,10 +88,10 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
     let of = |profile, engine, policy, hosts| Setting { profile, engine, policy, hosts };
     // The search begins shortly before the first seed that was found.
     let cases = [
-        (Neglect::Hold, of(Profile::Pauses, None, trust, None), 210, "agreement"),
+        (Neglect::Hold, of(Profile::Pauses, None, trust, None), 440, "agreement"),
         // A side of two, and one of three that goes on.
-        (Neglect::Gates, of(Profile::Cuts, None, fence, Some(5)), 70, "agreement"),
-        (Neglect::Confirmed, of(Profile::Cuts, huc, fence, None), 20, "agreement"),
+        (Neglect::Gates, of(Profile::Cuts, None, fence, Some(5)), 230, "agreement"),
+        (Neglect::Confirmed, of(Profile::Cuts, huc, fence, None), 30, "agreement"),
         (Neglect::Fates, Setting::of(Profile::WithinContract), 0, "fates"),
         (Neglect::Incarnations, Setting::of(Profile::WithinContract), 0, "termination"),
         (Neglect::Again, Setting::of(Profile::WithinContract), 0, "agreement"),
