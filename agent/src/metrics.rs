@@ -250,7 +250,7 @@ fn agent(t: &mut Text, s: &Status, tick_age_ns: Option<u64>) {
 /// Its fence, and the gates of applications.
 fn fences(t: &mut Text, s: &Status) {
     if let Some(f) = &s.fence {
-        t.single("fide_fenced", GAUGE, "Whether this host is fenced.", u8::from(f.state == "fenced"));
+        t.single("fide_fenced", GAUGE, "Whether this host is fenced.", u8::from(f.is_closed()));
         t.single("fide_fence_left_seconds", GAUGE, "Time left until t_valid.", seconds(f.left_ns));
         t.single(
             "fide_fence_left_min_seconds",

@@ -213,7 +213,7 @@ impl Manager {
             }
         };
         // A fenced host reaches no group: its server is told before that is waited for.
-        let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.state == "fenced");
+        let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.is_closed());
         self.judge.handle_fenced(is_fenced);
         if is_fenced {
             if let Some(client) = client.filter(|_| self.judge.takes_no_writes()) {

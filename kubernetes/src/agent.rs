@@ -110,7 +110,7 @@ pub fn view(socket: Option<&Path>, told: &mut Told) -> Result<Option<View>> {
 }
 
 fn made_of(status: &Status, told: &Told) -> Option<View> {
-    if status.fence.as_ref().is_some_and(|fence| fence.state == "fenced") {
+    if status.fence.as_ref().is_some_and(|fence| fence.is_closed()) {
         return None;
     }
     let processes = |host: &str, all: &mut dyn Iterator<Item = (&str, &str)>| {

@@ -766,7 +766,7 @@ pub struct UnwantedStatus {
 /// The fence of this host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FenceStatus {
-    /// `starting` (not armed yet), `open`, `fenced`.
+    /// `starting` (not armed yet), `open`, `fenced`, `recovering` (closed, and to open when others confirm).
     pub state: String,
     /// Why it is fenced; empty while it is not.
     #[serde(default)]
@@ -806,6 +806,14 @@ pub struct FenceStatus {
     pub interfaces: Vec<String>,
     /// Every gate.
     pub gates: Vec<GateStatus>,
+}
+
+impl FenceStatus {
+    /// Whether the gates are closed: fenced, or to open as soon as enough others confirm this host.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state.as_str(), "fenced" | "recovering")
+    }
 }
 
 /// One gate.

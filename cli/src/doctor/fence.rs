@@ -211,7 +211,7 @@ fn own(fence: Option<&FenceStatus>, outside: &[&str]) -> Item {
     };
     let worse = |found: String, costs: &str, advice: &str| Item::worse("fence", title, State::Degraded, found, costs, advice);
     match f.state.as_str() {
-        "fenced" => {
+        "fenced" | "recovering" => {
             let advice = "when the applications have begun anew: fide fence recover";
             return worse(format!("{found}; {}", f.why), "nothing that is guarded leaves", advice);
         }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 fn paint(state: &str) -> Paint {
     match state {
         "open" => Paint::Green,
-        "fenced" | "shut" => Paint::Red,
+        "fenced" | "recovering" | "shut" => Paint::Red,
         _ => Paint::Yellow,
     }
 }

@@ -13,7 +13,8 @@
 //! outvoted*.
 //!
 //! # How a closed fence opens again
-//! In mode *acknowledged* heartbeats and path reports pass closed gates for a while, and nothing else does
+//! In mode *acknowledged* what others confirm and meet a host by (heartbeats without content, path reports,
+//! introductions, tables) passes closed gates for a while, and nothing of applications does
 //! ([`HostFence::passes`]). The gates open once as many hosts as the rule asks for have confirmed a heartbeat that was
 //! *sent after the gates had closed*, and t_valid counts from the clock before that one:
 //! * by itself where it closed because confirmations were late (all hosts stood still for a moment), and until somebody
