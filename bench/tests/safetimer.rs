@@ -27,7 +27,9 @@ fn safetimer_table_1_no_verdict_on_the_living_and_every_late_sender_blocked() {
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let names: Vec<&str> = rows.iter().map(|r| r["row"].as_str().unwrap()).collect();
-    assert_eq!(names, fide_bench::safetimer::table1::offered(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprint!("{said}");
+    assert_eq!(names, fide_bench::safetimer::table1::offered(), "{said}");
     for row in &rows {
         assert_eq!(row["wrong"], serde_json::json!([]), "{row:#}");
         assert_eq!(row["ok"], true, "{row:#}");

@@ -409,7 +409,7 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     for fenced in [true, false] {
         let Some(pins) = crate::e2e_failover::fence::Pins::new() else { return };
         let lines = move |host: u16| {
-            if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n") } else { String::new() }
+            if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n") } else { String::new() }
         };
         let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
         if fenced {
@@ -477,7 +477,7 @@ fn managers_that_come_back_behind_a_silence_take_over() {
 #[test]
 fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
     let Some(pins) = crate::e2e_failover::fence::Pins::new() else { return };
-    let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n");
+    let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
     let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
     until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
     of.managers[0].take().unwrap().kill();

@@ -147,7 +147,7 @@ const POD: &str = "/api/v1/namespaces/shop/pods/db/status";
 #[test]
 fn two_of_them_mark_a_pod_once_and_evict_only_from_behind_a_fence() {
     let Some(pins) = Pins::new() else { return };
-    let fences: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"500ms\"")).collect();
+    let fences: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"2s\"")).collect();
     let Some(w) = Setup::hosts(3).extra(move |host| fences[usize::from(host) - 1].clone()).up() else { return };
     let s = Scene::new(w);
     let mut db = s.service(3, "db");

@@ -196,7 +196,7 @@ fn a_real_api_server_takes_the_manifests_as_they_are_and_what_their_account_does
         return;
     };
     let Some(pins) = Pins::new() else { return };
-    let fences: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"500ms\"")).collect();
+    let fences: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"2s\"")).collect();
     let Some(w) = Setup::hosts(3).extra(move |host| fences[usize::from(host) - 1].clone()).up() else { return };
     let mut api = Api::start(Stage::new(w), server, &etcd);
 

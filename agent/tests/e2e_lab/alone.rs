@@ -245,7 +245,7 @@ fn the_only_other_host_is_no_answerer_beside_itself() {
 #[test]
 fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
     let Some(pins) = Pins::new() else { return };
-    let fence = [1, 2].map(|host| pins.config(host, "mode = \"sent\"\ntimeout = \"500ms\""));
+    let fence = [1, 2].map(|host| pins.config(host, "mode = \"sent\"\ntimeout = \"2s\""));
     let Some(w) = Setup::hosts(2).extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
     let state = |host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
     until("both are open", || [1, 2].iter().all(|host| state(*host) == "open"));
@@ -278,7 +278,7 @@ fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
 fn nor_when_its_agent_was_started_anew_meanwhile() {
     for recover_at_start in [false, true] {
         let Some(pins) = Pins::new() else { return };
-        let lines = format!("mode = \"sent\"\ntimeout = \"500ms\"\nrecover_at_start = {recover_at_start}");
+        let lines = format!("mode = \"sent\"\ntimeout = \"2s\"\nrecover_at_start = {recover_at_start}");
         let fence = [1, 2].map(|host| pins.config(host, &lines));
         let Some(mut w) = Setup::hosts(2).extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
         let state = |w: &World, host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();

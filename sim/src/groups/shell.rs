@@ -559,7 +559,9 @@ impl World {
         let former = h.incarnation;
         h.incarnation = former.max(after) + 1;
         let (node, incarnation) = (h.node, h.incarnation);
-        self.cluster().judge.begins_anew(node, former, incarnation);
+        if let Some(cluster) = &mut self.groups {
+            cluster.judge.begins_anew(node, former, incarnation);
+        }
         self.note(host, || format!("begins incarnation {incarnation}"));
         match &mut agent.shell {
             Some(shell) => shell.groups.begin_incarnation(now, incarnation),
