@@ -59,7 +59,7 @@ use fide_proto::node::fence::HostFence;
 use fide_proto::node::losses::Losses;
 use fide_proto::node::{Node, calibration};
 use fide_proto::services::groups::Groups;
-use fide_proto::services::groups::durable::{Saved, Write};
+use fide_proto::services::groups::durable::Saved;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
@@ -138,7 +138,7 @@ pub struct Ends {
     /// What happened.
     pub happened: Sender<Happened>,
     /// Writes of durable groups.
-    pub writes: Sender<Box<Write>>,
+    pub writes: Sender<crate::group_store::Job>,
     /// Large states of groups.
     pub states: Sender<crate::state_jobs::Job>,
     /// Questions to the witness.

@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 
 /// So many in a second are told.
 const MANY: u64 = 1000;
+/// The same of packets of former incarnations: a host that was given up sends its heartbeats on both
+/// paths until it has heard of that, and is no stranger.
+const MANY_OLD: u64 = 10 * MANY;
 /// How often what goes on is told again.
 const AGAIN_NS: u64 = 600_000_000_000;
 /// Codes of the event beside 0 (another cluster or key): what it is.
@@ -36,7 +39,7 @@ const TOLD: [(What, u64); 11] = [
     (What::Unwanted(Unwanted::OwnMac), 1),
     (What::Refused(Refusal::RateLimited), 1),
     (What::Refused(Refusal::OldNumber), MANY),
-    (What::Refused(Refusal::OldIncarnation), MANY),
+    (What::Refused(Refusal::OldIncarnation), MANY_OLD),
     (What::Refused(Refusal::Own), MANY),
     (What::Refused(Refusal::UnknownSender), MANY),
     (What::Refused(Refusal::Short), MANY),

@@ -324,6 +324,12 @@ pub enum GroupOrder {
         #[serde(default)]
         force: bool,
     },
+    /// Go on with the log that this host keeps of a group whose members have all stopped, also where
+    /// another host may have more of it.
+    Resume {
+        /// Its name.
+        name: String,
+    },
     /// Go on with another engine.
     Switch {
         /// Its name.
@@ -370,10 +376,26 @@ pub struct GroupStatus {
     /// Why this host's last member stopped; empty: none did.
     #[serde(default)]
     pub halted: String,
+    /// Logs that hosts keep of it, none of which runs it, as far as this host has heard.
+    #[serde(default)]
+    pub logs: Vec<GroupLog>,
     /// Bytes of entries that are kept here.
     pub kept_bytes: usize,
     /// Applications of this host that have it open.
     pub sessions: usize,
+}
+
+/// A log that a host keeps of a group, whose member there has stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupLog {
+    /// Which host.
+    pub host: String,
+    /// Entries of applications in it.
+    pub entries: u64,
+    /// The hosts that its member counted when it stopped, itself among them.
+    pub members: Vec<String>,
+    /// Others began the group again with another log since then.
+    pub superseded: bool,
 }
 
 /// One member of a group.

@@ -8,6 +8,7 @@
 use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::group_plan::{GroupPlan, engine, policy};
+use crate::group_store::{self as store, Lost};
 use crate::seqpacket::{self, Received};
 use crate::state_jobs::Job;
 use crate::subscribers::seqpacket_pair;
@@ -21,12 +22,15 @@ use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
 use fide_proto::services::groups::large::{Builder, Fetched, LargeId, LargeRef};
 use fide_proto::services::groups::message::{Plan, Timing};
+use fide_proto::services::groups::resume::KeptLog;
 use fide_proto::services::groups::state::Binding;
-use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Question, Stage, Standing};
+use fide_proto::services::groups::{
+    self, Config, Difference, Error, Event, Expected, Frame, Groups, Question, Resume, Stage, Standing,
+};
 use fide_proto::services::links;
 use fide_raft::Raft;
 use fide_wire::PATHS;
-use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
+use fide_wire::control::{ErrorCode, GroupLog, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
 use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_AT, BODY_MAX, Channel};
@@ -35,6 +39,7 @@ use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, Grade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Segments that leave in one loop iteration: each takes some 20 µs on two paths.
@@ -484,6 +489,57 @@ impl Core {
         }
     }
 
+    /// All members of that group have stopped, and this host is to go on with its log.
+    fn resume_group(&mut self, name: &str, nodes: &BTreeSet<u32>, anyway: bool, now: u64) -> Result<(), Refused> {
+        let Some(status) = self.groups.status_named(name) else {
+            let what = format!("this host has no group {name}");
+            return Err(Refused { code: ErrorCode::NotFound, what });
+        };
+        // The first one leads.
+        let others = nodes.iter().filter(|node| **node != self.start.node).map(|node| self.node_name(*node));
+        let hosts: Vec<String> = std::iter::once(self.start.name.clone()).chain(others).collect();
+        let members = self.group_members(&hosts, status.policy)?;
+        let (generation, timing) = (self.group_generation(), self.group_timing());
+        self.groups.resume(now, name, Resume { generation, members, timing, anyway }).map_err(refused)?;
+        let with = hosts.join(", ");
+        tracing::warn!(
+            "group {name}: all its members had stopped; it goes on with this host's log of {} entries on {with}",
+            status.index
+        );
+        Ok(())
+    }
+
+    /// As somebody decided: with all that are heard and keep a log of it.
+    fn resume_anyway(&mut self, name: &str, now: u64) -> Result<(), Refused> {
+        let own = self.start.node;
+        let logs = self.groups.logs(name);
+        if !logs.iter().any(|(node, _)| *node == own) {
+            let hold: Vec<String> = logs.iter().map(|(node, _)| self.node_name(*node)).collect();
+            let what = match (self.groups.status_named(name), hold.is_empty()) {
+                (Some(status), _) if status.stage == Stage::Running => format!("{name} runs here"),
+                (_, true) => format!("this host keeps no log of {name}"),
+                (_, false) => format!("this host keeps no log of {name}: do it on {}", hold.join(" or ")),
+            };
+            return Err(Refused { code: ErrorCode::NotFound, what });
+        }
+        let nodes = logs.iter().map(|(node, _)| *node).collect();
+        self.resume_group(name, &nodes, true, now)
+    }
+
+    /// Another part of the network decided other things, or this host's log was passed over by
+    /// somebody's decision. What was told here stays on this host's disk.
+    fn group_differs(&mut self, generation: u64, what: Difference) {
+        let Some(status) = self.groups.status().find(|status| status.generation == generation) else { return };
+        let Difference { index, count, before: (generation, _), entries } = what;
+        let name = status.name;
+        tracing::error!(
+            "group {name}: {count} entries that applications of this host were told, from {index} on, are not in the log that it goes on \
+             with: two parts of the network both decided, or somebody ordered it; the entries are kept in {}",
+            Lost::file(Path::new("*.groups"), &name, generation).display()
+        );
+        let _ = self.ends.writes.send(store::Job::Keep(Lost { name, generation, entries }));
+    }
+
     /// The disk has a durable group's entries through this one.
     pub(super) fn group_written(&mut self, name: &str, generation: u64, index: u64) {
         if !self.group_plans.unwritten.is_empty() {
@@ -551,8 +607,14 @@ impl Core {
                 Event::Applied { .. } => {}
                 Event::Halted { generation, why } => self.say_halted(generation, why),
                 // Without its thread the loop ends, too.
-                Event::Write(write) => _ = self.ends.writes.send(write),
+                Event::Write(write) => _ = self.ends.writes.send(store::Job::Write(write)),
                 Event::Begin { name } => self.begin_planned(&name, now),
+                Event::Resume { name, nodes } => {
+                    if let Err(why) = self.resume_group(&name, &nodes, false, now) {
+                        tracing::debug!("group {name} does not go on yet: {}", why.what);
+                    }
+                }
+                Event::Differs { generation, what } => self.group_differs(generation, what),
                 Event::Changed { generation } => {
                     let name = self.groups.status().find(|status| status.generation == generation).map(|status| status.name);
                     if let Some(name) = name {
@@ -974,6 +1036,7 @@ impl Core {
             GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
             GroupOrder::Leave { name, force: false } => self.groups.leave(now, &name).map_err(refused)?,
             GroupOrder::Leave { name, force: true } => self.groups.give_up(now, &name).map_err(refused)?,
+            GroupOrder::Resume { name } => self.resume_anyway(&name, now)?,
             GroupOrder::Switch { name, engine: kind } => {
                 let kind = engine(&kind).map_err(invalid)?;
                 self.can_send_rounds(kind)?;
@@ -1069,10 +1132,24 @@ impl Core {
             index: status.index,
             pending: status.pending,
             halted: status.halted.map_or_else(String::new, |why| halted(status.engine, status.policy, why)),
+            logs: self.group_logs(&status.name),
             kept_bytes: status.kept_bytes,
             name: status.name,
         };
         self.groups.status().map(of).collect()
+    }
+
+    /// Who keeps what of a group that does not run here.
+    fn group_logs(&self, name: &str) -> Vec<GroupLog> {
+        let logs = self.groups.logs(name);
+        let last = logs.iter().map(|(_, log)| log.generation).max();
+        let of = |(node, log): (u32, &KeptLog)| GroupLog {
+            host: self.node_name(node),
+            entries: log.index,
+            members: log.members.values().map(|node| self.node_name(*node)).collect(),
+            superseded: Some(log.generation) != last,
+        };
+        logs.into_iter().map(of).collect()
     }
 
     /// Names of hosts in the place of their numbers.

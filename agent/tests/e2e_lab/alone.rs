@@ -292,7 +292,7 @@ fn nor_when_its_agent_was_started_anew_meanwhile() {
         until("that is on the disk", written);
         let stopped_ns = now_ns();
         w.kill_agent(1);
-        until("its time is over", || now_ns() > stopped_ns + 1_000_000_000);
+        until("its time is over", || now_ns() > stopped_ns + 3_000_000_000);
         w.start(1);
         if !recover_at_start {
             until("it is found closed", || state(&w, 1) == "fenced");

@@ -11,7 +11,7 @@ use fide_client::group::{Event, Group, Options};
 use fide_wire::control::{GroupOrder, GroupStatus, Reply, Request};
 use fide_wire::session::Stage;
 use std::cell::Cell;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -68,8 +68,9 @@ pub enum GroupCommand {
         /// Its log is on disk: it goes on when all its agents ended at once
         #[arg(long)]
         durable: bool,
-        /// Begin with an empty log, whatever the hosts' disks have of a durable group of this name
-        #[arg(long, requires = "durable")]
+        /// Begin with an empty log, whatever the hosts keep of a group of this name, on disk or in
+        /// memory
+        #[arg(long)]
         fresh: bool,
     },
     /// Become a member of a group that runs on other hosts; the state comes from them
@@ -85,6 +86,15 @@ pub enum GroupCommand {
         /// group that decides nothing any more
         #[arg(long)]
         force: bool,
+    },
+    /// Go on with the log that this host keeps of a group whose members have all stopped. A group
+    /// does so by itself where nothing can be missing from it; this is for when it does not
+    Resume {
+        /// Its name
+        name: String,
+        /// Without asking: others may have been told entries that this log has not got
+        #[arg(long)]
+        yes: bool,
     },
     /// Go on with another engine, while proposals come in
     Switch {
@@ -166,8 +176,10 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             order(&connection, GroupOrder::Switch { name: name.clone(), engine: wanted.clone() })?;
             let another_since = Cell::new(None);
             let group = wait(&connection, &name, |group| {
-                // Of several orders at once the last one holds, and each is done or dropped.
-                let is_another = group.engine != wanted && Some(&group.engine) != before.as_ref();
+                // Of several orders at once the last one holds, and each is done or dropped: with
+                // the engine from before nothing is under way any more then.
+                let is_dropped = group.pending == 0 || Some(&group.engine) != before.as_ref();
+                let is_another = group.engine != wanted && is_dropped;
                 if is_another && group.stage == Stage::Running {
                     let since = another_since.get().unwrap_or_else(Instant::now);
                     another_since.set(Some(since));
@@ -180,6 +192,7 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             })?;
             show(context, &[group])
         }
+        GroupCommand::Resume { name, yes } => resume(context, &name, yes),
         GroupCommand::Propose { name, values, wait } => propose(context, &name, &values, wait),
         GroupCommand::Trim { name } => trim(context, &name),
         GroupCommand::Watch { name, behind, once } => watch(context, &name, behind, once),
@@ -272,6 +285,33 @@ fn begin(context: &Context, name: &str, how: GroupOrder) -> Result<ExitCode, Fai
     order(&connection, how)?;
     let group = wait(&connection, name, |group| Ok(group.stage == Stage::Running))?;
     show(context, &[group])
+}
+
+/// Shows who keeps what, and what could be lost, and asks.
+fn resume(context: &Context, name: &str, yes: bool) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    let Some(group) = find(&connection, name)? else {
+        return Err(Failure::failed(format!("this host has no group {name}")));
+    };
+    if group.stage == Stage::Running {
+        return show(context, &[group]);
+    }
+    if !yes {
+        let table = render::group::logs(&group, &context.style);
+        if !std::io::stdin().is_terminal() || context.json {
+            eprint!("{table}");
+            return Err(Failure::failed(format!(
+                "to go on with this host's log, whatever others have: fide group resume {name} --yes"
+            )));
+        }
+        eprint!("{table}go on with this host's log? [y/N] ");
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).map_err(|e| Failure::failed(format!("no answer: {e}")))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::failed("nothing was done"));
+        }
+    }
+    begin(context, name, GroupOrder::Resume { name: name.into() })
 }
 
 fn open(context: &Context, name: &str, behind: u64) -> Result<Group, Failure> {

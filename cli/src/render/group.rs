@@ -34,14 +34,15 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         } else if group.stage == Stage::Joining && group.written.is_some() {
             let _ = writeln!(
                 out,
-                "  asks the hosts that run it to be let in; if none does any more, [[group]] or fide group create --durable goes on with its log"
+                "  asks the hosts that run it to be let in; if none does any more, it goes on once all its hosts are heard, or by fide group create --durable"
             );
-        } else if group.stage == Stage::Joining {
+        } else if group.stage == Stage::Joining && group.logs.is_empty() {
             let _ = writeln!(
                 out,
-                "  asks the hosts that run it to be let in; if none does any more, its log is gone, and [[group]] or fide group create begins it anew"
+                "  asks the hosts that run it to be let in; none that is heard keeps a log of it: [[group]] or fide group create begins it anew"
             );
         }
+        out.push_str(&logs(group, style));
         if !group.halted.is_empty() {
             let _ = writeln!(out, "  this host's last member stopped: {}", group.halted);
         }
@@ -80,6 +81,21 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         }
     }
     out
+}
+
+/// Who keeps what of a group that nobody runs.
+pub fn logs(group: &GroupStatus, style: &Style) -> String {
+    let most = group.logs.iter().filter(|log| !log.superseded).map(|log| log.entries).max().unwrap_or(0);
+    let mut table = Table::new(&["keeps a log", ">entries", "counted", ""]);
+    for log in &group.logs {
+        let note = match (log.superseded, most - log.entries.min(most)) {
+            (true, _) => "others went on with another one since then".to_owned(),
+            (false, 0) => String::new(),
+            (false, fewer) => format!("{} fewer than the longest", counted(fewer, "entry", "entries")),
+        };
+        table.row([log.host.clone().into(), log.entries.to_string().into(), log.members.join(", ").into(), note.into()]);
+    }
+    if table.is_empty() { String::new() } else { table.render(style, 2) }
 }
 
 fn counted(n: u64, one: &str, many: &str) -> String {
@@ -137,7 +153,7 @@ pub fn event_json(event: &Event) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_wire::control::GroupMember;
+    use fide_wire::control::{GroupLog, GroupMember};
 
     fn group(stage: Stage) -> GroupStatus {
         let member = |id, host: &str, crashed| GroupMember { id, host: host.into(), incarnation: 7, crashed };
@@ -156,6 +172,7 @@ mod tests {
             written: None,
             pending: 0,
             halted: String::new(),
+            logs: Vec::new(),
             kept_bytes: 1025,
             sessions: 1,
         }
@@ -175,11 +192,26 @@ mod tests {
         }
         assert!(groups(&[], &Style::PLAIN).contains("fide group create"));
         assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins it anew"));
+        let log = |host: &str, entries, superseded| GroupLog {
+            host: host.into(),
+            entries,
+            members: vec!["h1".into(), "h2".into()],
+            superseded,
+        };
+        let logs = vec![log("h1", 7, false), log("h2", 9, false), log("h3", 20, true)];
+        let text = groups(&[GroupStatus { logs, ..group(Stage::Joining) }], &Style::PLAIN);
+        for line in [
+            "h1                 7  h1, h2   2 entries fewer than the longest",
+            "h3                20  h1, h2   others went on with another one",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("anew"), "{text}");
         let named = GroupStatus { engine: String::new(), policy: String::new(), ..group(Stage::Joining) };
         let text = groups(&[named], &Style::PLAIN);
         assert!(text.starts_with("orders  joining\n") && text.contains("whether they run it"), "{text}");
         let durable = |stage| groups(&[GroupStatus { written: Some(3), ..group(stage) }], &Style::PLAIN);
-        assert!(durable(Stage::Joining).contains("goes on with its log") && !durable(Stage::Joining).contains("anew"));
+        assert!(durable(Stage::Joining).contains("it goes on once") && !durable(Stage::Joining).contains("anew"));
         assert!(
             durable(Stage::Running).contains("trust-contract, durable\n")
                 && durable(Stage::Running).contains("  on this host's disk: 3 entries;")

@@ -17,6 +17,7 @@ use fide_proto::consensus::policy::{Answer, Policy};
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::services::groups::durable::{Saved, Write};
 use fide_proto::services::groups::large::{Fetched, LargeRef};
+use fide_proto::services::groups::resume::{self, Kept, Stays};
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{Groups, Stage, Status};
 use fide_wire::PATHS;
@@ -602,6 +603,17 @@ impl World {
         let are_there = spec.hosts.iter().all(|host| self.wants(*host, group));
         if running.is_empty() && !(spec.is_expected && are_there) {
             return Some("nobody is left");
+        }
+        let kept: BTreeMap<u32, Kept> = self
+            .hosts
+            .iter()
+            .filter_map(|host| {
+                let shell = host.agent.as_ref()?.shell.as_ref()?;
+                Some((host.node, shell.groups.kept_of(&spec.name)))
+            })
+            .collect();
+        if running.is_empty() && matches!(resume::rule(&kept), Err(Stays::Missing(_) | Stays::Differ(..))) {
+            return Some("a host that may have more of the log has lost it, so that somebody decides");
         }
         // Raft changes its voters after the members of the log, and needs a majority of those
         // before.

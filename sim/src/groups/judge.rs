@@ -8,11 +8,12 @@
 //! | `snapshot` | a snapshot is the state that the entries before it make |
 //! | `fates` | what is said of a proposal is so, and stays so |
 //! | `one-life` | a member is one agent of one host, to everybody |
+//! | `kept` | no host finds that entries which it was told of are missing from the log of the others |
 //! | `one-group` | a group is not begun anew while a member of the one before runs |
 //! | `safe-exit` | while the contract holds, members halt only with their agents, or by a witness |
 //! | `termination` | when the faults are over, the groups run again and decide |
 //!
-//! `agreement`, `integrity`, `snapshot`, `fates` and `one-group` hold where [`promises`] says so;
+//! `agreement`, `integrity`, `snapshot`, `fates`, `kept` and `one-group` hold where [`promises`] says so;
 //! where nothing is promised, members may contradict each other, and that is counted. The others
 //! hold under all faults.
 
@@ -175,6 +176,13 @@ impl Judge {
         };
         self.should(place, "fates", is_right, || {
             format!("client {} on host-{} behind {index}: {proposal:?} is {}, it is at {at:?}", who.1, who.0, fate.name())
+        });
+    }
+
+    /// A host finds that entries which it was told of are not in the log of the others.
+    pub(super) fn differs(&mut self, place: Place, host: usize, (index, count): (u64, u64)) {
+        self.should(place, "kept", false, || {
+            format!("host-{host}, group {} of {}: {count} entries from {index} on are gone", place.0, place.1)
         });
     }
 

@@ -114,6 +114,8 @@ pub struct Totals {
     pub halted: u64,
     /// Groups that began after all members of the one before had ended.
     pub anew: u64,
+    /// Groups that went on by themselves after all their members had stopped.
+    pub resumed: u64,
     /// Members that came back or joined.
     pub joined: u64,
     /// Answers to what became of a proposal.
@@ -141,6 +143,7 @@ impl Totals {
         self.told += other.told;
         self.halted += other.halted;
         self.anew += other.anew;
+        self.resumed += other.resumed;
         self.joined += other.joined;
         self.fates += other.fates;
         self.fenced += other.fenced;

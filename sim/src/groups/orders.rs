@@ -9,9 +9,9 @@ use fide_proto::consensus::Kind;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::State;
 use fide_proto::group::MemberId;
-use fide_proto::services::groups::Expected;
 use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::state::Binding;
+use fide_proto::services::groups::{Difference, Expected, Resume};
 use std::collections::BTreeSet;
 
 /// `fide group`.
@@ -124,6 +124,37 @@ impl World {
         self.note(host, || format!("begins {name}: {begun:?}"));
         if let Err(why) = begun {
             shell(agent).groups.begin_failed(now, name, why);
+        }
+    }
+
+    /// All members of a group have stopped, and this host goes on with its log.
+    pub(super) fn resume(&mut self, host: usize, agent: &mut Agent, name: &str, nodes: &BTreeSet<u32>) {
+        let now = self.now;
+        let Some(spec) = self.cluster().specs.iter().find(|spec| spec.name == *name).cloned() else { return };
+        let own = self.hosts[host].node;
+        let is_one = |of: &usize| nodes.contains(&self.hosts[*of].node) && self.hosts[*of].node != own;
+        let others: Vec<usize> = (0..self.hosts.len()).filter(is_one).collect();
+        let of = Spec { hosts: std::iter::once(host).chain(others).collect(), ..spec };
+        let resumed = self.members(host, agent, &of).and_then(|members| {
+            let Plan { generation, members, timing, .. } = self.group_plan(host, &of, members);
+            let to = Resume { generation, members, timing, anyway: false };
+            shell(agent).groups.resume(now, name, to).map_err(|error| format!("{error:?}"))
+        });
+        self.note(host, || format!("goes on with {name}: {resumed:?}"));
+        if resumed.is_ok() {
+            self.cluster().totals.resumed += 1;
+        }
+    }
+
+    /// Entries that this host's applications were told are not in the log of the others.
+    pub(super) fn differs(&mut self, host: usize, agent: &Agent, generation: u64, what: &Difference) {
+        let status = agent.shell.as_ref().and_then(|shell| shell.groups.status().find(|status| status.generation == generation));
+        let Some(status) = status else { return };
+        let group = self.cluster().specs.iter().position(|spec| spec.name == status.name);
+        let (index, count) = (what.index, what.count);
+        self.note(host, || format!("{count} entries of {} that were told, from {index} on, are not there any more", status.name));
+        if let Some(group) = group {
+            self.cluster().judge.differs((group, what.before.1), host, (index, count));
         }
     }
 

@@ -532,6 +532,8 @@ impl World {
             match event {
                 Event::Applied { .. } | Event::Halted { .. } => {}
                 Event::Begin { name } => self.begin_planned(host, agent, &name),
+                Event::Resume { name, nodes } => self.resume(host, agent, &name, &nodes),
+                Event::Differs { generation, what } => self.differs(host, agent, generation, &what),
                 Event::Changed { .. } => {
                     self.keep_names(host, agent);
                     has_changed = true;

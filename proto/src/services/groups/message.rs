@@ -1,6 +1,7 @@
 //! What the groups of two nodes tell each other: over reliable links, on heartbeats, in copies of broadcasts.
 
 use super::durable::{Mark, Saved};
+use super::resume::{Kept, KeptLog};
 use super::state::{AppState, Binding, RECORD_LEN};
 use crate::consensus::policy::Policy;
 use crate::consensus::{Instance, Kind};
@@ -110,6 +111,15 @@ pub enum From {
     /// The log on the disk of the node that begins it: how far that goes, and with where the
     /// members live; an empty one if it has none.
     Log(Option<Mark>, Option<Saved>),
+    /// The log that the node which begins it has kept since all members stopped.
+    Kept {
+        /// Whose it is, and how far it went.
+        log: KeptLog,
+        /// The log itself, and with where the members live.
+        saved: Saved,
+        /// Also where others were told what it has not got: somebody decided so.
+        anyway: bool,
+    },
 }
 
 impl From {
@@ -119,6 +129,7 @@ impl From {
         match self {
             From::Nothing => None,
             From::Log(_, saved) => saved,
+            From::Kept { saved, .. } => Some(saved),
         }
     }
 }
@@ -163,6 +174,8 @@ pub enum Message {
         name: String,
         /// How far the log goes that it begins with, if it is a durable one and not to be empty.
         mark: Option<Option<Mark>>,
+        /// It goes on with a log that was kept: who only listens to members of it listens no more.
+        resumes: bool,
     },
     /// I have none of this name: it may begin.
     Unknown {
@@ -180,6 +193,8 @@ pub enum Message {
         name: String,
         /// How far its log on my disk goes.
         mark: Option<Mark>,
+        /// What I keep of it since my member stopped.
+        kept: Box<Kept>,
     },
     /// You may be this member; listen, and say so.
     Invite {

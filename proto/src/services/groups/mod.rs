@@ -24,6 +24,11 @@
 //! the first sign that somebody else has. Whoever comes later, or again, joins: it listens before
 //! it is let in, as [`Log`] wants it.
 //!
+//! # Going on
+//! A member that stops leaves its log with its node, which keeps it until its next member has that of the others. Where all
+//! members have stopped, the nodes tell each other what they keep, and one of them begins the group again with the log that
+//! has all that was told ([`resume`]).
+//!
 //! # Heartbeats
 //! What an engine piggybacks must reach all or nobody, and its sender relies on it when the heartbeat has left ([`Groups::handle_sent`]). A node that was
 //! silent for long may have been given up by some of the others meanwhile, who refuse its heartbeats. So before its next heartbeat it is told of its silence ([`Groups::hold`]):
@@ -35,6 +40,7 @@ pub mod durable;
 pub mod large;
 pub mod member;
 pub mod message;
+pub mod resume;
 pub mod rides;
 pub mod state;
 
@@ -50,6 +56,7 @@ use fide_wire::verdict::{Cause, Grade};
 use large::{Builder, Fetched, Fetching, Large, LargeId, LargeRef, Next, Whole};
 use member::{GateConfig, Member, Output};
 use message::{From, Message, Plan, Ride, Timing};
+use resume::{GoesOn, Kept, KeptLog, Stays};
 use rides::{Arriving, Came, Riding};
 use state::{AppState, Applied, Binding, Record, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,7 +109,7 @@ const TURN_NS: u64 = 50_000_000;
 /// From so many clients on, those that have nothing under way are forgotten from time to time.
 const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 10;
+pub const FORMAT: u8 = 11;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -173,6 +180,22 @@ pub enum Event {
         /// Which.
         name: String,
     },
+    /// All members of a group have stopped, and this node is to go on with its log, with these nodes
+    /// ([`Groups::resume`]).
+    Resume {
+        /// Which.
+        name: String,
+        /// Its first members' nodes, this one among them.
+        nodes: BTreeSet<u32>,
+    },
+    /// This node's member is back with the log of others, in which something is missing that this
+    /// node's applications were told before, or is another thing there.
+    Differs {
+        /// Of which group.
+        generation: u64,
+        /// Where.
+        what: Difference,
+    },
     /// To be written to disk, behind all writes before ([`Groups::handle_written`]).
     Write(Box<Write>),
     /// The gate asks: is this node cut off? Answered by [`Groups::handle_fenced`]; asked again now and then.
@@ -203,6 +226,32 @@ pub enum Event {
         /// Its incarnation.
         incarnation: u32,
     },
+}
+
+/// With what a group goes on, beside its log.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// Above all others of that name; what is too low is raised.
+    pub generation: u64,
+    /// Its first members; their ids are given anew.
+    pub members: Vec<Binding>,
+    /// See [`Plan::timing`].
+    pub timing: Timing,
+    /// Also where somebody may have a log with more in it.
+    pub anyway: bool,
+}
+
+/// What a log has not got that was told here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The first entry that applications had been told, and that is missing or another one now.
+    pub index: u64,
+    /// So many from there on.
+    pub count: u64,
+    /// Of which generation and lineage.
+    pub before: (u64, u64),
+    /// Those of them that are kept here.
+    pub entries: Vec<Applied>,
 }
 
 /// A group that this node is to be in, by itself.
@@ -450,9 +499,16 @@ struct Group {
     join_at_ns: u64,
     /// Whom it asked last.
     asked: Option<u32>,
-    /// Who has said that it does not run it, in this round of asking, and how far the log on its
-    /// disk goes.
-    denied: BTreeMap<u32, Option<Mark>>,
+    /// Who has said that it does not run it, in this round of asking, how far the log on its disk
+    /// goes, and what it keeps in memory.
+    denied: BTreeMap<u32, (Option<Mark>, Kept)>,
+    /// The log that our last member left.
+    kept: Option<KeptLog>,
+    /// Not begun again before then, and why not.
+    resume_at_ns: u64,
+    stays: String,
+    /// It is to begin by itself, with a log that is kept.
+    resumes: bool,
     /// Our member began it with the others.
     is_begun: bool,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
@@ -543,6 +599,10 @@ impl Group {
             join_at_ns: u64::MAX,
             asked: None,
             denied: BTreeMap::new(),
+            kept: None,
+            resume_at_ns: now_ns,
+            stays: String::new(),
+            resumes: false,
             is_begun: false,
             early: VecDeque::new(),
             goes_on: BTreeMap::new(),
@@ -785,9 +845,28 @@ impl Group {
         Some(Write { name: self.plan.name.clone(), generation: self.plan.generation, index, what })
     }
 
+    /// What applications were told here and this log, of the same lineage or of another one, has not got.
+    fn difference(&self, log: &Saved, is_same: bool) -> Option<Difference> {
+        let told = self.confirmed_position.max(self.state.snapshot_position());
+        let before = self.saved_through(told);
+        let from = if is_same { resume::contradiction(log, &before, told)?.position } else { 0 };
+        let kept_from = self.state.snapshot().0;
+        let lost = self.state.entries_behind(kept_from)?.filter(|applied| (from..=told).contains(&applied.position));
+        let entries: Vec<Applied> = lost.cloned().collect();
+        // Another lineage has nothing of a snapshot, either.
+        let in_snapshot = if is_same { 0 } else { kept_from };
+        let index = if in_snapshot > 0 { 1 } else { entries.first()?.index };
+        let count = in_snapshot + entries.len() as u64;
+        Some(Difference { index, count, before: (self.plan.generation, self.plan.lineage), entries })
+    }
+
     /// Its log as far as it is confirmed.
     fn saved(&self) -> Saved {
-        let through = self.confirmed_position.max(self.state.snapshot_position());
+        self.saved_through(self.confirmed_position.max(self.state.snapshot_position()))
+    }
+
+    /// Its log through this entry.
+    fn saved_through(&self, through: Position) -> Saved {
         let (snapshot_position, snapshot, entries) = self.state.log_through(through);
         let Plan { generation, lineage, .. } = self.plan;
         Saved { generation, lineage, snapshot_position, snapshot, entries, large: self.large.clone() }
@@ -839,6 +918,11 @@ pub struct Groups {
     saved: BTreeMap<String, Saved>,
     /// Why they cannot be read, if so: no durable group begins with this node then.
     unreadable: Option<String>,
+    /// Groups whose logs this node keeps while it is to be a member of them again, or of others of
+    /// their names.
+    former: BTreeMap<String, Group>,
+    /// Under which ids of which generation this node was invited, and never took part.
+    unborn: BTreeMap<String, (u64, BTreeSet<MemberId>)>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
     /// The last incarnation of each node that is over.
@@ -876,6 +960,8 @@ impl Groups {
             foreign: BTreeMap::new(),
             saved: BTreeMap::new(),
             unreadable: None,
+            former: BTreeMap::new(),
+            unborn: BTreeMap::new(),
             nodes: BTreeSet::new(),
             ended: BTreeMap::new(),
             rode: BTreeMap::new(),
@@ -925,34 +1011,76 @@ impl Groups {
             )));
         }
         self.may_begin(&plan).map_err(Error::Invalid)?;
-        let others: BTreeSet<u32> = plan.members.iter().map(|b| b.node).filter(|node| *node != self.config.node).collect();
-        if let Some(node) = others.iter().find(|node| !self.nodes.contains(node)) {
-            return Err(Error::NotFound(format!("node {node:08x} is not heard now")));
+        if let (false, Some(kept)) = (fresh || plan.durable, self.kept_log(&plan.name)) {
+            let Plan { name, .. } = &plan;
+            return Err(Error::Exists(format!(
+                "this host keeps the log of {name}, of {} entries, whose members have stopped: go on with it (fide group resume), \
+                 or begin an empty one (--fresh)",
+                kept.index
+            )));
         }
         let mut saved = self.saved.get(&plan.name).filter(|_| plan.durable && !fresh).cloned();
         let mark = saved.as_ref().map(Saved::mark);
         plan.lineage = plan.generation;
         if let Some(saved) = &mut saved {
-            let of_snapshot = saved.snapshot.as_deref().map_or(Some(MemberId(0)), State::highest_in);
-            let renumbered = of_snapshot.and_then(|highest| saved.renumber(highest, &mut plan.members));
-            renumbered.ok_or_else(|| Error::Invalid(format!("the log of {} on this host's disk cannot be read", plan.name)))?;
-            (plan.lineage, saved.generation) = (saved.lineage, plan.generation);
+            continue_log(saved, &mut plan)?;
+        }
+        let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
+        self.ask_all(now_ns, plan, begun)
+    }
+
+    /// Goes on with the log that this node keeps of a group whose members have all stopped, with
+    /// these members, this node's among them: see [`Event::Resume`]. `anyway`: as somebody decided
+    /// who knows what that may lose.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn resume(&mut self, now_ns: u64, name: &str, to: Resume) -> Result<(), Error> {
+        let nothing = || Error::NotFound(format!("this host keeps no log of {name}"));
+        if let Some(group) = self.named(name)
+            && !group.is_void()
+        {
+            return Err(Error::Exists(format!("this host has a group {name}: it is {}", group.stage.name())));
+        }
+        let group = self.kept_group(name).ok_or_else(nothing)?;
+        let (log, mut saved) = (group.kept.clone().ok_or_else(nothing)?, group.saved_through(group.state.position()));
+        let Resume { generation, members, timing, anyway } = to;
+        // Epochs of one generation are counted on from it.
+        let generation = generation.max(log.generation.saturating_add(1 << 32));
+        let mut plan = Plan { generation, members, timing, ..group.plan.clone() };
+        self.may_begin(&plan).map_err(Error::Invalid)?;
+        continue_log(&mut saved, &mut plan)?;
+        self.ask_all(now_ns, plan, From::Kept { log, saved, anyway })
+    }
+
+    /// All nodes are asked whether a group may begin: those of its plan, and the others that are
+    /// heard.
+    fn ask_all(&mut self, now_ns: u64, plan: Plan, begun: From) -> Result<(), Error> {
+        let others: BTreeSet<u32> = plan.members.iter().map(|b| b.node).filter(|node| *node != self.config.node).collect();
+        if let Some(node) = others.iter().find(|node| !self.nodes.contains(node)) {
+            return Err(Error::NotFound(format!("node {node:08x} is not heard now")));
         }
         let generation = plan.generation;
-        let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
+        let mark = match &begun {
+            From::Log(mark, _) => plan.durable.then_some(*mark),
+            From::Kept { log, anyway, .. } => (plan.durable && !anyway).then(|| Some(log.mark())),
+            From::Nothing => None,
+        };
+        let resumes = matches!(begun, From::Kept { .. });
+        let asks = Message::Elsewhere { generation, name: plan.name.clone(), mark, resumes };
         let message = Message::Prepare { plan: Box::new(plan.clone()), begun: Box::new(begun.clone()) };
         let is_full = |node: &u32| Error::Busy(format!("the link with node {node:08x} is full"));
         for node in &others {
             self.tell(*node, &message).map_err(|_| is_full(node))?;
         }
         let outside: BTreeSet<u32> = self.nodes.iter().filter(|node| !others.contains(node)).copied().collect();
-        let asks = Message::Elsewhere { generation, name: plan.name.clone(), mark: (plan.durable && !fresh).then_some(mark) };
         for node in &outside {
             self.tell(*node, &asks).map_err(|_| is_full(node))?;
         }
         let waits_for = &others | &outside;
         let is_alone = waits_for.is_empty();
         let mut group = Group::new(now_ns, plan, Stage::Preparing(waits_for), self.config.node);
+        group.resumes = matches!(begun, From::Kept { anyway: false, .. });
         group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
         self.keep(generation, group);
@@ -1003,17 +1131,23 @@ impl Groups {
                     let ours = self.config.node;
                     let others = || what.nodes.iter().filter(|node| **node != ours);
                     let is_nowhere = others().all(|node| self.nodes.contains(node) && group.denied.contains_key(node));
+                    // One that somebody keeps is gone on with, or stays as it is.
+                    let is_kept = |node: &u32| match *node == ours {
+                        true => group.kept.is_some() || self.former.contains_key(name),
+                        false => group.denied.get(node).is_some_and(|(_, kept)| kept.log.is_some()),
+                    };
+                    let is_kept = !what.durable && what.nodes.iter().any(is_kept);
                     let is_searched = now_ns >= group.since_ns.saturating_add(SEARCHED_NS).max(*not_before_ns);
                     let mark = |node: &u32| match *node == ours {
                         true => self.saved.get(name).map(Saved::mark),
-                        false => group.denied.get(node).copied().flatten(),
+                        false => group.denied.get(node).and_then(|(mark, _)| *mark),
                     };
                     // The longest log, and of equal ones the first.
                     let first = match what.durable {
                         true => what.nodes.iter().rev().max_by_key(|node| mark(node)),
                         false => what.nodes.first(),
                     };
-                    if is_nowhere && is_searched && first == Some(&ours) {
+                    if is_nowhere && is_searched && !is_kept && first == Some(&ours) {
                         self.events.push_back(Event::Begin { name: name.clone() });
                     }
                 }
@@ -1096,11 +1230,12 @@ impl Groups {
         let Some(group) = self.named_mut(name) else { return self.running(name).map(|_| ()) };
         match group.stage {
             Stage::Running | Stage::Joining => {
-                (group.leaves, group.join_at_ns, group.deadline_ns) = (true, u64::MAX, u64::MAX);
+                (group.leaves, group.join_at_ns, group.deadline_ns, group.kept) = (true, u64::MAX, u64::MAX, None);
                 match &mut group.member {
                     Some(member) => member.stop(Halted::Left),
                     None => group.stage = Stage::Left,
                 }
+                self.forget_former(name);
                 self.settle(now_ns);
                 Ok(())
             }
@@ -1117,7 +1252,8 @@ impl Groups {
         let waits = self.named_mut(name).filter(|group| group.stage == Stage::Joining && group.member.is_none());
         if let Some(group) = waits {
             group.stage = Stage::Left;
-            (group.leaves, group.join_at_ns, group.deadline_ns) = (true, u64::MAX, u64::MAX);
+            (group.leaves, group.join_at_ns, group.deadline_ns, group.kept) = (true, u64::MAX, u64::MAX, None);
+            self.forget_former(name);
             self.settle(now_ns);
             return Ok(());
         }
@@ -1514,7 +1650,10 @@ impl Groups {
         match message {
             Message::Prepare { plan, begun } => self.prepare(now_ns, from, *plan, *begun),
             Message::Prepared { generation } | Message::Unknown { generation } => self.agreed(now_ns, generation, from),
-            Message::Elsewhere { generation, name, mark } => {
+            Message::Elsewhere { generation, name, mark, resumes } => {
+                if resumes {
+                    self.listens_no_more(now_ns, &name);
+                }
                 let taken = self.named(&name).filter(|group| !group.is_void());
                 let why = match (taken, mark) {
                     (Some(group), _) => Some(format!("it has a group {name} already, which is {}", group.stage.name())),
@@ -1539,19 +1678,21 @@ impl Groups {
                 let by_us = |group: &Group| group.stage == Stage::Prepared && group.coordinator == from;
                 if self.groups.get(&generation).is_some_and(by_us) {
                     self.drop_group(generation);
+                    self.settle(now_ns);
                 }
             }
             Message::Join { name } => self.asked_to_join(now_ns, from, &name),
-            Message::NoGroup { name, mark } => {
+            Message::NoGroup { name, mark, kept } => {
                 let Self { groups, names, nodes, .. } = self;
                 if let Some(group) = names.get(&name).and_then(|generation| groups.get_mut(generation))
                     && group.stage == Stage::Joining
                     && group.asked == Some(from)
                 {
-                    group.denied.insert(from, mark);
+                    group.denied.insert(from, (mark, *kept));
                     // The next one; when all were asked, a while later.
                     let is_over = nodes.iter().all(|node| group.denied.contains_key(node));
                     group.join_at_ns = if is_over { now_ns.saturating_add(JOIN_AGAIN_NS) } else { now_ns };
+                    self.look_whether_to_resume(now_ns, &name);
                 }
             }
             Message::Invite { plan, member } => self.invited(now_ns, from, *plan, member),
@@ -1734,10 +1875,23 @@ impl Groups {
         let later = match &begun {
             From::Nothing => None,
             From::Log(mark, _) => Some(&plan.name).filter(|_| plan.durable).and_then(|name| self.later_than(name, *mark)),
+            From::Kept { anyway: true, .. } => None,
+            From::Kept { log, saved, .. } => self.contradicts(&plan.name, log, saved),
         };
         if self.groups.get(&generation).is_some_and(|group| group.plan == plan && group.coordinator == from) {
             return;
         }
+        if matches!(begun, From::Kept { .. }) {
+            self.listens_no_more(now_ns, &plan.name);
+        }
+        let keeps = self.kept_log(&plan.name).filter(|_| !plan.durable && matches!(begun, From::Log(..)));
+        let later = later.or_else(|| {
+            let index = keeps?.index;
+            Some(format!(
+                "it keeps a log of {}, of {index} entries: go on with that (fide group resume), or begin an empty one (--fresh)",
+                plan.name
+            ))
+        });
         let taken = self.named(&plan.name).filter(|group| !group.is_void());
         let refused = match taken {
             Some(group) => Err(format!("it has a group {} already, which is {}", plan.name, group.stage.name())),
@@ -1836,13 +1990,164 @@ impl Groups {
         let coordinates = group.coordinator == ours;
         // Of a group that never was here nothing is left to be looked at.
         let never_was = matches!(group.stage, Stage::Preparing(_)) || group.plan.generation == 0;
-        group.stage = Stage::Failed(why);
+        group.stage = Stage::Failed(why.clone());
         group.deadline_ns = if never_was { now_ns.saturating_add(FAILED_NS) } else { u64::MAX };
         group.join_at_ns = u64::MAX;
         for node in nodes.into_iter().filter(|node| coordinates && *node != ours) {
             let _ = self.tell(node, &Message::Abort { generation });
         }
         self.events.push_back(Event::Changed { generation });
+        // What this node was to begin by itself it tries again.
+        let by_itself = |group: &Group| group.resumes && never_was;
+        if let Some(name) = self.groups.get(&generation).filter(|group| by_itself(group)).map(|group| group.plan.name.clone()) {
+            self.drop_group(generation);
+            self.look_at_former(now_ns);
+            if let Some(group) = self.named_mut(&name) {
+                group.stays = why;
+            }
+        }
+    }
+
+    // ---- going on ------------------------------------------------------------------------------
+
+    /// The group of this name whose log this node keeps.
+    fn kept_group(&self, name: &str) -> Option<&Group> {
+        self.named(name).filter(|group| group.kept.is_some()).or_else(|| self.former.get(name))
+    }
+
+    fn kept_log(&self, name: &str) -> Option<&KeptLog> {
+        self.kept_group(name)?.kept.as_ref()
+    }
+
+    /// What this node keeps of a group that it does not run.
+    #[must_use]
+    pub fn kept_of(&self, name: &str) -> Kept {
+        Kept { log: self.kept_log(name).cloned(), unborn: self.unborn.get(name).cloned() }
+    }
+
+    /// The log of a group is kept while this node is to be a member again.
+    fn keep_former(&mut self, group: Group) {
+        let mark = |group: &Group| group.kept.as_ref().map(KeptLog::mark);
+        let name = group.plan.name.clone();
+        let is_behind = self.former.get(&name).is_some_and(|former| mark(former) > mark(&group));
+        let dropped = if is_behind { Some(group) } else { self.former.insert(name, group) };
+        if let Some(group) = dropped {
+            self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
+        }
+    }
+
+    /// Nobody here wants that log any more.
+    fn forget_former(&mut self, name: &str) {
+        self.unborn.remove(name);
+        if let Some(group) = self.former.remove(name) {
+            self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
+        }
+    }
+
+    /// A member that only listens, and was to be let in, takes no part in what is begun now without
+    /// those that it listens to.
+    fn listens_no_more(&mut self, now_ns: u64, name: &str) {
+        if let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Joining)
+            && group.member.as_ref().is_some_and(|member| !member.log().is_running())
+        {
+            (group.member, group.me, group.deadline_ns) = (None, None, u64::MAX);
+            group.join_at_ns = now_ns.saturating_add(JOIN_AGAIN_NS);
+        }
+    }
+
+    /// Whether nobody runs this group any more, and this node is to go on with its log.
+    fn look_whether_to_resume(&mut self, now_ns: u64, name: &str) {
+        let (ours, own) = (self.config.node, self.kept_of(name));
+        let Some(group) = self.named(name).filter(|group| group.stage == Stage::Joining && group.member.is_none()) else {
+            return;
+        };
+        let heard = group.denied.iter().filter(|(node, _)| self.nodes.contains(node));
+        let mut kept: BTreeMap<u32, Kept> = heard.map(|(node, (_, kept))| (*node, kept.clone())).collect();
+        kept.insert(ours, own);
+        let found = resume::rule(&kept);
+        let index = kept.values().filter_map(|kept| kept.log.as_ref()).map(|log| log.index).max().unwrap_or(0);
+        let Some(group) = self.names.get(name).and_then(|generation| self.groups.get_mut(generation)) else { return };
+        let stays = match found {
+            Ok(GoesOn { node, nodes }) => {
+                if node == ours && now_ns >= group.resume_at_ns {
+                    group.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+                    self.events.push_back(Event::Resume { name: name.into(), nodes });
+                }
+                return;
+            }
+            Err(Stays::NoLog) => String::new(),
+            Err(Stays::Missing(nodes)) => {
+                let nodes: Vec<String> = nodes.iter().map(|node| format!("node {node:08x}")).collect();
+                let hold = kept.iter().filter(|(_, kept)| kept.log.is_some()).map(|(node, _)| format!("node {node:08x}"));
+                let hold: Vec<String> = hold.collect();
+                format!(
+                    "all its members stopped; {} hold its log, of {index} entries, and {} may have more: it goes on when that is back, or \
+                     without it (fide group resume)",
+                    hold.join(", "),
+                    nodes.join(", ")
+                )
+            }
+            Err(Stays::Differ(one, other)) => format!(
+                "all its members stopped, and node {one:08x} and node {other:08x} both went on without the other one: say with whose log it \
+                 goes on (fide group resume)"
+            ),
+        };
+        if group.stays != stays {
+            group.stays = stays;
+            let generation = group.plan.generation;
+            self.events.push_back(Event::Changed { generation });
+        }
+    }
+
+    /// Why a group does not go on with this log: it lacks what was told here, or this node's is later.
+    fn contradicts(&self, name: &str, log: &KeptLog, offered: &Saved) -> Option<String> {
+        if let Some(later) = self.later_than(name, Some(log.mark())) {
+            return Some(later);
+        }
+        let group = self.kept_group(name)?;
+        let own = group.kept.as_ref()?;
+        if own.generation > log.generation {
+            return Some(format!("it keeps a later log of {name}, of {} entries", own.index));
+        }
+        if own.generation < log.generation {
+            return None;
+        }
+        let found = group.difference(offered, own.lineage == log.lineage)?;
+        let Difference { index, count, .. } = found;
+        Some(format!(
+            "its applications were told {count} entries of {name}, from {index} on, that the log to go on with has not got"
+        ))
+    }
+
+    /// Groups whose log this node keeps: they are members again, or another one of their name did not begin.
+    fn look_at_former(&mut self, now_ns: u64) {
+        if self.former.is_empty() && self.unborn.is_empty() {
+            return;
+        }
+        let runs: Vec<String> = self.groups.values().filter(|g| g.stage == Stage::Running).map(|g| g.plan.name.clone()).collect();
+        for name in runs {
+            self.unborn.remove(&name);
+            let (Some(former), Some(group)) = (self.former.remove(&name), self.named(&name)) else { continue };
+            let now = group.saved_through(group.state.position());
+            let is_same = former.plan.lineage == group.plan.lineage;
+            let generation = group.plan.generation;
+            if let Some(what) = former.difference(&now, is_same) {
+                self.events.push_back(Event::Differs { generation, what });
+            }
+            self.events.extend(former.large.into_iter().chain(former.former).map(Event::Release));
+        }
+        let free: Vec<String> = self.former.keys().filter(|name| !self.names.contains_key(*name)).cloned().collect();
+        for name in free {
+            let Some(mut former) = self.former.remove(&name) else { continue };
+            former.stage = Stage::Joining;
+            (former.asked, former.join_at_ns) = (None, now_ns.saturating_add(JOIN_AGAIN_NS));
+            former.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+            former.denied.clear();
+            let generation = former.plan.generation;
+            self.names.insert(name, generation);
+            self.groups.insert(generation, former);
+            self.events.push_back(Event::Changed { generation });
+        }
     }
 
     // ---- joining --------------------------------------------------------------------------------------------------------
@@ -1879,7 +2184,8 @@ impl Groups {
         }
         let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Running) else {
             let mark = self.saved.get(name).map(Saved::mark);
-            let _ = self.tell(from, &Message::NoGroup { name: name.into(), mark });
+            let kept = Box::new(self.kept_of(name));
+            let _ = self.tell(from, &Message::NoGroup { name: name.into(), mark, kept });
             return;
         };
         let Some(log) = group.member.as_ref().map(Member::log).filter(|log| log.is_running()) else { return };
@@ -1931,15 +2237,25 @@ impl Groups {
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
         let timing = plan.timing;
+        let name = plan.name.clone();
         let mut group = Group::new(now_ns, plan, Stage::Joining, from);
-        if let Some(old) = self.groups.remove(&known) {
+        if let Some(mut old) = self.groups.remove(&known) {
             if before == generation {
                 group.halted = old.halted;
                 group.setbacks = old.setbacks;
             }
-            group.early = old.early;
+            group.early = std::mem::take(&mut old.early);
             group.asked = old.asked;
-            (group.large, group.former) = (old.large, old.former);
+            if old.kept.is_some() {
+                (group.large, group.former) = (old.large.clone(), old.former.clone());
+                self.keep_former(old);
+            } else {
+                (group.large, group.former) = (old.large, old.former);
+            }
+        }
+        match self.unborn.get_mut(&name) {
+            Some((of, ids)) if *of == generation => _ = ids.insert(me),
+            _ => _ = self.unborn.insert(name, (generation, [me].into())),
         }
         let build = Box::new(move |setup: &Setup| make(setup, policy, &timing));
         group.me = Some(me);
@@ -2104,7 +2420,7 @@ impl Groups {
     /// A large state that this node has.
     #[must_use]
     pub fn large(&self, id: LargeId) -> Option<&Large> {
-        let all = self.groups.values().flat_map(|group| [&group.large, &group.former]).flatten();
+        let all = self.groups.values().chain(self.former.values()).flat_map(|group| [&group.large, &group.former]).flatten();
         all.into_iter().find(|large| large.at().id == id)
     }
 
@@ -2254,6 +2570,7 @@ impl Groups {
                 events.push_back(Event::Changed { generation: *generation });
             }
         }
+        self.look_at_former(now_ns);
         for generation in lost {
             if let Some(group) = self.groups.get_mut(&generation) {
                 (group.member, group.me) = (None, None);
@@ -2272,7 +2589,11 @@ impl Groups {
             && old != generation
             && let Some(group) = self.groups.remove(&old)
         {
-            self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
+            if group.kept.is_some() {
+                self.keep_former(group);
+            } else {
+                self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
+            }
         }
         self.groups.insert(generation, group);
         self.events.push_back(Event::Changed { generation });
@@ -2339,13 +2660,14 @@ impl Groups {
             me: group.me,
             leader: log.and_then(Log::leader),
             members: members.collect(),
-            index: group.state.index(),
+            index: self.kept_log(&group.plan.name).map_or(0, |kept| kept.index).max(group.state.index()),
             pending: log.map_or(0, Log::pending),
             trouble: match (group.missing(), self.expected.get(&group.plan.name)) {
                 (Some(LargeRef { id, len }), _) if group.member.is_some() => {
                     let from = group.fetching.from.unwrap_or(id.node);
                     format!("its applications' state, {len} bytes, is on its way from node {from:08x}")
                 }
+                _ if group.stage == Stage::Joining && !group.stays.is_empty() => group.stays.clone(),
                 (_, Some(expectation)) if group.stage != Stage::Running => expectation.trouble.clone(),
                 _ => self.lacks_majority(group).unwrap_or_default(),
             },
@@ -2374,6 +2696,16 @@ impl Groups {
                 all.len()
             )
         })
+    }
+
+    /// The logs that nodes keep of a group which does not run here, as far as they have said so; this
+    /// node's first.
+    #[must_use]
+    pub fn logs(&self, name: &str) -> Vec<(u32, &KeptLog)> {
+        let Some(group) = self.named(name).filter(|group| group.stage != Stage::Running) else { return Vec::new() };
+        let own = self.kept_log(name).map(|log| (self.config.node, log));
+        let heard = group.denied.iter().filter(|(node, _)| self.nodes.contains(node));
+        own.into_iter().chain(heard.filter_map(|(node, (_, kept))| Some((*node, kept.log.as_ref()?)))).collect()
     }
 
     /// The same in few words, without allocating.
@@ -2778,8 +3110,13 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     for node in told.into_iter().filter(|node| nodes.contains(node)) {
         let _ = send(links, node, &Message::Over { generation, member: me });
     }
+    let has_state = group.missing().is_none();
     if let Some(member) = group.member.take().filter(|_| group.has_run) {
-        group.plan.engine = member.log().kind();
+        let log = member.log();
+        group.plan.engine = log.kind();
+        // Raft rests on what a majority remembers, and not on who went on without whom.
+        let is_kept = has_state && !group.leaves && log.kind().needs_accuracy();
+        group.kept = is_kept.then(|| kept_log(group, log, me));
     }
     let is_lowi = group.plan.engine == Kind::Lowi;
     group.halted = Some(why);
@@ -2803,6 +3140,30 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         group.setbacks = if missed && is_soon { (group.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
         group.join_at_ns = now_ns.saturating_add(REJOIN_NS << group.setbacks);
     }
+}
+
+/// What is told of the log that this member left.
+fn kept_log(group: &Group, log: &Log, me: MemberId) -> KeptLog {
+    let bindings = group.state.bindings();
+    let counted = log.members().iter().filter(|member| *member == me || !log.crashed().contains(*member));
+    KeptLog {
+        generation: group.plan.generation,
+        lineage: group.plan.lineage,
+        me,
+        position: group.state.position(),
+        index: group.state.index(),
+        members: counted.map(|member| (member, bindings.get(&member).map_or(0, |binding| binding.node))).collect(),
+        highest: log.highest(),
+    }
+}
+
+/// The log goes on in this group: under its generation, and with ids that nobody had before.
+fn continue_log(saved: &mut Saved, plan: &mut Plan) -> Result<(), Error> {
+    let of_snapshot = saved.snapshot.as_deref().map_or(Some(MemberId(0)), State::highest_in);
+    let renumbered = of_snapshot.and_then(|highest| saved.renumber(highest, &mut plan.members));
+    renumbered.ok_or_else(|| Error::Invalid(format!("the log of {} on this host cannot be gone on with", plan.name)))?;
+    (plan.lineage, saved.generation) = (saved.lineage, plan.generation);
+    Ok(())
 }
 
 /// An engine of a group, made for [`Make`]: those of this crate that need no memory of others.

@@ -91,6 +91,10 @@ struct World {
     fetch_ns: u64,
     /// Questions to the witness: who asks, about whom, in which incarnation.
     asked: Vec<(usize, usize, u32)>,
+    /// What nodes found missing behind a return.
+    differences: Vec<(usize, Difference)>,
+    /// Its application reads nothing now.
+    reads_nothing: Option<usize>,
 }
 
 fn config(node: usize, incarnation: u32) -> Config {
@@ -129,6 +133,8 @@ impl World {
             fetches: Vec::new(),
             fetch_ns: 4 * MS,
             asked: Vec::new(),
+            differences: Vec::new(),
+            reads_nothing: None,
         };
         for node in 0..nodes {
             let beat_ns = world.now_ns + world.random.below(MS);
@@ -187,7 +193,8 @@ impl World {
                 }
             };
             for to in receivers.filter(|to| *to != node) {
-                let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
+                // It does not overtake the heartbeat before it.
+                let at_ns = (self.now_ns + 20 * US + self.random.below(100 * US)).max(self.nodes[node].beats.1 + 61 * US);
                 if self.random.below(1000) >= self.loss {
                     self.send(node, to, Way::Segment(body.clone()), at_ns);
                 }
@@ -204,6 +211,11 @@ impl World {
                 let plan = self.plan(&name, Kind::Huc, &self.expected);
                 self.nodes[node].groups.create(self.now_ns, plan, false).unwrap();
                 self.begun += 1;
+            } else if let Event::Resume { name, nodes } = event {
+                let nodes: Vec<usize> = nodes.iter().map(|node| *node as usize - 1).collect();
+                self.resume(node, &name, &nodes, false).unwrap();
+            } else if let Event::Differs { what, .. } = event {
+                self.differences.push((node, what));
             } else if let Event::Write(write) = event {
                 // One behind the other, what waits together.
                 let before = self.writes.iter().filter(|(_, of, _)| *of == node).map(|(at_ns, ..)| *at_ns).max();
@@ -456,7 +468,8 @@ impl World {
 
     /// What applications read is one order, for all of them.
     fn look(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| node.up) {
+        let reads_nothing = self.reads_nothing;
+        for (_, node) in self.nodes.iter_mut().enumerate().filter(|(of, node)| node.up && reads_nothing != Some(*of)) {
             // What a snapshot stands for, an application need not read.
             let kept_from = node.groups.state("g").map_or(0, |state| state.snapshot().0) as usize;
             if kept_from > node.read.len() && kept_from <= self.order.len() && self.durable {
@@ -482,6 +495,17 @@ impl World {
 
     fn runs(&self, node: usize) -> bool {
         self.nodes[node].up && self.status(node).is_some_and(|status| status.stage == Stage::Running)
+    }
+
+    /// A node goes on with the log that it keeps, with these.
+    fn resume(&mut self, node: usize, name: &str, nodes: &[usize], anyway: bool) -> Result<(), Error> {
+        let Plan { generation, members, timing, .. } = self.plan(name, Kind::Huc, nodes);
+        self.nodes[node].groups.resume(self.now_ns, name, Resume { generation, members, timing, anyway })
+    }
+
+    /// Every node runs the group, and has read all.
+    fn all_run(&self) -> bool {
+        (0..self.nodes.len()).all(|node| self.runs(node) && self.nodes[node].read.len() == self.order.len())
     }
 
     fn created(seed: u64, nodes: usize, engine: Kind) -> Self {
@@ -611,9 +635,10 @@ fn a_group_that_has_ended_can_be_left_and_its_name_taken_again() {
     let mut world = World::created(2, 2, Kind::Huc);
     let now_ns = world.now_ns;
     (0..2).for_each(|node| world.nodes[node].groups.stop(now_ns));
-    assert!(!world.within(1_000, |world| world.runs(0) || world.runs(1)), "nobody is left");
-    let now_ns = world.now_ns;
+    assert!((0..2).all(|node| !world.runs(node)), "nobody is left");
     (0..2).for_each(|node| world.nodes[node].groups.leave(now_ns, "g").unwrap());
+    assert!(!world.within(1_000, |world| world.runs(0) || world.runs(1)), "what was left does not go on");
+    let now_ns = world.now_ns;
     assert!(
         (0..2).all(|node| world.status(node).unwrap().stage == Stage::Left && world.nodes[node].groups.kept().next().is_none())
     );
@@ -1454,7 +1479,7 @@ fn hostile_messages_end_nothing() {
             Message::Begin { generation },
             Message::Abort { generation },
             Message::Join { name: "g".into() },
-            Message::NoGroup { name: "g".into(), mark: None },
+            Message::NoGroup { name: "g".into(), mark: None, kept: Box::default() },
             Message::Invite { plan: Box::new(plan(&world)), member: MemberId(9) },
             Message::Listening { generation, member: MemberId(4) },
             Message::Void { generation, member: me },
@@ -1875,4 +1900,127 @@ fn a_group_that_was_not_found_is_forgotten_after_a_while() {
     assert!(world.within(3_000, |world| matches!(world.status(0).unwrap().stage, Stage::Failed(_))));
     assert!(!world.within(5_000, |world| world.status(0).is_none()), "who asked can read why");
     assert!(world.within(10_000, |world| world.status(0).is_none()));
+}
+
+/// Hosts that stand still together find that each may have been given up by all others. Proposals
+/// are under way, and each host finds it at another time.
+#[test]
+fn a_group_whose_members_have_all_stopped_goes_on_by_itself_with_all_that_was_told() {
+    for seed in 0..120 {
+        let engine = any_engine(seed);
+        let nodes = 2 + (seed % 4) as usize;
+        let mut world = World::created(seed, nodes, engine);
+        world.loss = [0, 20][(seed % 2) as usize];
+        let lineage = world.status(0).unwrap().lineage;
+        for round in 0..3u64 {
+            for number in 5 * round + 1..=5 * round + 5 {
+                for node in 0..nodes {
+                    let _ = world.propose(node, node as u64 + 1, number);
+                }
+            }
+            let until_ns = world.now_ns + world.random.below(4 * MS);
+            world.run(until_ns, |_| false);
+            let told = world.order.len();
+            let spread_ns = [0, MS, 20 * MS][(seed / 3 % 3) as usize];
+            for node in 0..nodes {
+                let until_ns = world.now_ns + world.random.below(spread_ns + 1);
+                world.run(until_ns, |_| false);
+                world.nodes[node].groups.stop(world.now_ns);
+            }
+            // What they had sent has come before they begin anew.
+            for node in 0..nodes {
+                let until_ns = world.now_ns + 200 * US + world.random.below(spread_ns + 1);
+                world.run(until_ns, |_| false);
+                world.begin_anew(node);
+            }
+            let goes_on = world.within(10_000, World::all_run);
+            let stand: Vec<_> = (0..nodes).map(|node| world.status(node)).collect();
+            assert!(goes_on, "seed {seed} {engine}, round {round}: {stand:#?}");
+            assert!(world.order.len() >= told, "seed {seed}");
+            assert_eq!(world.status(0).unwrap().lineage, lineage, "seed {seed}: the same log");
+        }
+        world.propose(0, 1, 100).unwrap();
+        let length = world.order.len() + 1;
+        assert!(world.within(2_000, |world| world.nodes.iter().all(|node| node.read.len() == length)), "seed {seed} {engine}");
+        assert_eq!(world.differences, [], "seed {seed} {engine}");
+    }
+}
+
+#[test]
+fn a_group_waits_for_a_member_that_may_know_more_until_somebody_decides() {
+    let mut world = World::created(3, 3, Kind::Huc);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| world.order.len() == 1 && world.all_run()));
+    // Its memory is gone, and nobody had gone on without it.
+    world.crash(2);
+    [0, 1].into_iter().for_each(|node| world.begin_anew(node));
+    world.start(2);
+    let _ = world.nodes[2].groups.rejoin(world.now_ns, "g");
+    assert!(!world.within(5_000, |world| (0..3).any(|node| world.runs(node))));
+    for node in [0, 1] {
+        let Status { stage, trouble, index, .. } = world.status(node).unwrap();
+        assert_eq!((stage, index), (Stage::Joining, 1));
+        assert!(trouble.contains("node 00000003 may have more") && trouble.contains("of 1 entries"), "{trouble}");
+    }
+    let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
+    let refused = world.nodes[0].groups.create(world.now_ns, plan, false);
+    assert!(matches!(&refused, Err(Error::Exists(why)) if why.contains("fide group resume")), "{refused:?}");
+    world.resume(1, "g", &[0, 1], true).unwrap();
+    assert!(world.within(5_000, |world| world.all_run() && world.nodes[2].read.len() == 1), "the third one joins");
+    assert_eq!(world.differences, []);
+}
+
+/// The one with the log begins the group, and ends before it has begun.
+#[test]
+fn who_was_to_go_on_with_its_log_ends_before_it_does() {
+    for seed in 0..40 {
+        let mut world = World::created(seed, 3, Kind::Hsuc);
+        world.propose(0, 1, 1).unwrap();
+        assert!(world.within(100, |world| world.order.len() == 1 && world.all_run()));
+        (0..3).for_each(|node| world.begin_anew(node));
+        let is_asked = |world: &World| (0..3).any(|node| matches!(world.status(node).unwrap().stage, Stage::Preparing(_)));
+        assert!(world.within(5_000, is_asked), "seed {seed}");
+        let first = (0..3).find(|node| matches!(world.status(*node).unwrap().stage, Stage::Preparing(_))).unwrap();
+        let until_ns = world.now_ns + world.random.below(MS);
+        world.run(until_ns, |_| false);
+        // It begins yet another incarnation, and keeps its log.
+        world.begin_anew(first);
+        assert!(world.within(30_000, |world| world.all_run() && world.order.len() == 1), "seed {seed}: {:#?}", world.status(0));
+        assert_eq!(world.differences, [], "seed {seed}");
+    }
+}
+
+/// Two sides go on without each other under *trust-contract*, both decide, and meet again.
+#[test]
+fn what_another_side_decided_is_told_when_they_meet() {
+    let mut world = World::created(5, 3, Kind::Huc);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| world.order.len() == 1 && world.all_run()));
+    // Node 0 goes on alone, and the others without it.
+    for (observer, about) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+        world.nodes[observer].groups.handle_verdict(world.now_ns, about + 1, 1, Cause::Exited, Grade::Certain);
+        world.condemned.insert((observer, about as usize, 1));
+    }
+    world.nodes[0].groups.propose(world.now_ns, "g", 1, 2, b"alone").unwrap();
+    // What it decides is not the order of the others.
+    let node = &mut world.nodes[0];
+    (0..6).for_each(|beat| {
+        let mut body = Vec::new();
+        node.groups.poll_rides(world.now_ns + beat * MS, BODY_MAX, &mut body);
+        node.groups.handle_sent(world.now_ns + beat * MS);
+        node.groups.handle_timeout(world.now_ns + beat * MS, |_| Standing::Silent(1));
+    });
+    assert_eq!(node.groups.status_named("g").unwrap().index, 2);
+    world.reads_nothing = Some(0);
+    world.nodes[0].up = false;
+    world.propose(1, 2, 1).unwrap();
+    world.propose(1, 2, 2).unwrap();
+    assert!(world.within(1_000, |world| world.order.len() == 3));
+    world.nodes[0].up = true;
+    world.condemned.clear();
+    world.begin_anew(0);
+    assert!(world.within(5_000, |world| world.runs(0) && !world.differences.is_empty()));
+    let (node, Difference { index, count, entries, .. }) = &world.differences[0];
+    assert_eq!((*node, *index, *count), (0, 2, 1));
+    assert_eq!(entries.iter().map(Applied::value).collect::<Vec<_>>(), [(1, 2, &b"alone"[..])]);
 }
