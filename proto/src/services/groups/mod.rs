@@ -1010,7 +1010,7 @@ impl Groups {
                 plan.name
             )));
         }
-        self.may_begin(&plan).map_err(Error::Invalid)?;
+        self.is_as_configured(&plan).and_then(|()| self.may_begin(&plan)).map_err(Error::Invalid)?;
         if let (false, Some(kept)) = (fresh || plan.durable, self.kept_log(&plan.name)) {
             let Plan { name, .. } = &plan;
             return Err(Error::Exists(format!(
@@ -1817,8 +1817,9 @@ impl Groups {
         })
     }
 
-    fn may_begin(&self, plan: &Plan) -> Result<(), String> {
-        let Plan { name, generation, engine, policy, members, durable, timing, .. } = plan;
+    /// Whether the configuration here says the same of a group that is to begin.
+    fn is_as_configured(&self, plan: &Plan) -> Result<(), String> {
+        let Plan { name, engine, policy, members, durable, .. } = plan;
         if let Some(Expectation { what, .. }) = self.expected.get(name) {
             let nodes: BTreeSet<u32> = what.nodes.iter().copied().collect();
             let same = members.iter().map(|binding| binding.node).collect::<BTreeSet<u32>>() == nodes;
@@ -1835,6 +1836,11 @@ impl Groups {
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn may_begin(&self, plan: &Plan) -> Result<(), String> {
+        let Plan { name, generation, engine, policy, members, durable, timing, .. } = plan;
         if let (true, Some(why)) = (*durable, &self.unreadable) {
             return Err(why.clone());
         }
@@ -1895,7 +1901,12 @@ impl Groups {
         let taken = self.named(&plan.name).filter(|group| !group.is_void());
         let refused = match taken {
             Some(group) => Err(format!("it has a group {} already, which is {}", plan.name, group.stage.name())),
-            None => later.map_or_else(|| self.may_begin(&plan), Err),
+            // One that goes on may have another engine by now, and fewer members.
+            None => match (later, &begun) {
+                (Some(why), _) => Err(why),
+                (None, From::Kept { .. }) => self.may_begin(&plan),
+                (None, _) => self.is_as_configured(&plan).and_then(|()| self.may_begin(&plan)),
+            },
         };
         if let Err(why) = refused {
             self.begin_failed(now_ns, &plan.name, format!("node {from:08x} would begin it: {why}"));
