@@ -75,6 +75,22 @@ fn outages() {
     explore(Profile::Outages, 60);
 }
 
+/// What a larger search has found once.
+#[test]
+fn seeds_that_found_faults_find_none() {
+    let found = [
+        (Profile::Everything, 71),
+        (Profile::Everything, 625),
+        (Profile::Everything, 658),
+        (Profile::Everything, 911),
+        (Profile::Pauses, 917),
+        (Profile::WithinContract, 968),
+    ];
+    for (profile, seed) in found {
+        assert_eq!(run(seed, Setting::of(profile), None, false).err(), None, "seed {seed} of {profile:?}");
+    }
+}
+
 #[test]
 fn a_seed_is_a_simulation() {
     let once = || run(7, Setting::of(Profile::Everything), None, false);

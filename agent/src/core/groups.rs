@@ -174,6 +174,8 @@ pub(super) struct Plans {
     known: BTreeMap<String, u64>,
     /// Begun after all members of the one before had ended.
     anew: BTreeSet<String>,
+    /// With which log on which hosts groups are to go on.
+    resuming: BTreeMap<String, String>,
     /// Why the disk does not take durable groups; empty: it does.
     unwritten: String,
     /// Incarnations of hosts about which the witness is asked now.
@@ -501,11 +503,7 @@ impl Core {
         let members = self.group_members(&hosts, status.policy)?;
         let (generation, timing) = (self.group_generation(), self.group_timing());
         self.groups.resume(now, name, Resume { generation, members, timing, anyway }).map_err(refused)?;
-        let with = hosts.join(", ");
-        tracing::warn!(
-            "group {name}: all its members had stopped; it goes on with this host's log of {} entries on {with}",
-            status.index
-        );
+        self.group_plans.resuming.insert(name.into(), format!("{} entries on {}", status.index, hosts.join(", ")));
         Ok(())
     }
 
@@ -588,6 +586,9 @@ impl Core {
     /// Whether a group that runs here now is another one than before.
     fn note_group(&mut self, name: &str) {
         let Some(status) = self.groups.status_named(name).filter(|status| status.stage == Stage::Running) else { return };
+        if let Some(with) = self.group_plans.resuming.remove(name) {
+            tracing::warn!("group {name}: all its members had stopped; it goes on with this host's log of {with}");
+        }
         let lineage = status.lineage;
         let before = self.group_plans.known.insert(name.into(), lineage);
         if before == Some(lineage) || lineage != status.generation {

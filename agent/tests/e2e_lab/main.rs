@@ -24,6 +24,7 @@ mod partial;
 mod progress;
 mod redis;
 mod replaced;
+mod resume;
 mod sentinel;
 mod shares;
 mod silence;

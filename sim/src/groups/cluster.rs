@@ -478,14 +478,21 @@ impl World {
                 let what = || format!("host-{host}, group {group} of {}: {why:?}", status.generation);
                 cluster.judge.must("safe-exit", is_let, what);
             }
-            let generations = cluster.running.iter().filter_map(|on| on.get(&group).copied()).collect();
+            // Who stands still behind closed gates has only not heard of it.
+            let (now, hosts) = (self.now, &self.hosts);
+            let is_cut_off = |of: usize| {
+                let is_asleep = of != host && hosts[of].frozen_until.max(hosts[of].stuck_until) > now;
+                is_asleep && !hosts[of].gates.pass(now)
+            };
+            let running = cluster.running.iter().enumerate().filter(|(of, _)| !is_cut_off(*of));
+            let generations = running.filter_map(|(_, on)| on.get(&group).copied()).collect();
             cluster.judge.run_together(group, &generations);
             if cluster.verbose {
-                let Status { stage, me, leader, index, halted, members, .. } = &status;
+                let Status { stage, me, leader, index, halted, members, pending, engine, .. } = &status;
                 let members: Vec<_> = members.iter().map(|(b, crashed)| (b.member.0, b.incarnation, *crashed)).collect();
                 let of = status.generation;
                 println!(
-                    "{:>9} µs  host-{host} {} of {of}: {} as {me:?}, led by {leader:?}, {index}, {members:?} {halted:?}",
+                    "{:>9} µs  host-{host} {} of {of}: {} as {me:?}, led by {leader:?}, {index} + {pending}, {engine}, {members:?} {halted:?}",
                     self.now / US,
                     status.name,
                     stage.name()

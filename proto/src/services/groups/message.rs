@@ -210,7 +210,7 @@ pub enum Message {
         /// Whom.
         member: MemberId,
     },
-    /// That id is somebody else's: ask again.
+    /// That id is somebody else's, or its member is dead to us: ask again.
     Void {
         /// Which.
         generation: u64,

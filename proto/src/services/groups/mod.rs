@@ -103,6 +103,8 @@ const SEARCHED_NS: u64 = 200_000_000;
 const FAILED_NS: u64 = 10_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
+/// but after so many doublings where the others refused it.
+const REFUSALS_MAX: u32 = 5;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
 /// may read much before it hears that ([`Groups::propose`]).
 const TURN_NS: u64 = 50_000_000;
@@ -504,8 +506,11 @@ struct Group {
     denied: BTreeMap<u32, (Option<Mark>, Kept)>,
     /// The log that our last member left.
     kept: Option<KeptLog>,
-    /// Not begun again before then, and why not.
+    /// How long the log was when our member learned of a crash.
+    crashed_at: BTreeMap<MemberId, Position>,
+    /// Not begun again before then, how often in a row that was refused, and why.
     resume_at_ns: u64,
+    refusals: u32,
     stays: String,
     /// It is to begin by itself, with a log that is kept.
     resumes: bool,
@@ -600,7 +605,9 @@ impl Group {
             asked: None,
             denied: BTreeMap::new(),
             kept: None,
+            crashed_at: BTreeMap::new(),
             resume_at_ns: now_ns,
+            refusals: 0,
             stays: String::new(),
             resumes: false,
             is_begun: false,
@@ -728,6 +735,15 @@ impl Group {
             {
                 self.goes_on.insert(member, *last);
             }
+        }
+    }
+
+    /// Behind which entry this member goes on without the others that have crashed.
+    fn note_crashes(&mut self) {
+        let Some(log) = self.member.as_ref().map(Member::log) else { return };
+        if log.crashed().len() > self.crashed_at.len() {
+            let position = self.state.position();
+            log.crashed().iter().for_each(|member| _ = self.crashed_at.entry(member).or_insert(position));
         }
     }
 
@@ -1699,11 +1715,14 @@ impl Groups {
             Message::Listening { generation, member } => self.let_in(now_ns, from, generation, member),
             Message::Void { generation, member } => {
                 let Some(group) = self.groups.get_mut(&generation) else { return };
-                let is_waiting = group.member.as_ref().is_some_and(|m| !m.log().is_running());
+                let is_waiting = group.member.as_ref().is_some_and(|m| !m.log().is_running() && !m.log().is_leaving());
                 if group.me == Some(member) && is_waiting {
                     (group.member, group.me) = (None, None);
                     group.stage = Stage::Joining;
                     group.join_at_ns = now_ns.saturating_add(REFUSED_NS);
+                } else if group.me == Some(member) && group.outlives() && is_of(group, from) {
+                    // They went on with another engine, to which this member was dead.
+                    group.member.iter_mut().for_each(|member| member.stop(Halted::Expelled));
                 }
             }
             Message::Log { generation, from: member, to, message } => {
@@ -1782,6 +1801,12 @@ impl Groups {
         }
         if group.me == Some(to) {
             if let Some(member) = &mut group.member {
+                let log = member.log();
+                if log.is_running() && log.kind().needs_accuracy() && log.crashed().contains(from) {
+                    // It may not know: an engine that outlives incarnations is the last that it heard of.
+                    let _ = send(&mut self.links, node, &Message::Void { generation, member: from });
+                    return;
+                }
                 if let log::Message::Reached { epoch, instance } = &message
                     && group.behind.is_none_or(|(of, known, _)| (of, known) < (*epoch, *instance))
                 {
@@ -2014,7 +2039,9 @@ impl Groups {
             self.drop_group(generation);
             self.look_at_former(now_ns);
             if let Some(group) = self.named_mut(&name) {
-                group.stays = why;
+                group.stays = format!(
+                    "all its members stopped, and with this host's log it does not go on: {why}; fide group resume decides"
+                );
             }
         }
     }
@@ -2084,7 +2111,11 @@ impl Groups {
                     group.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
                     self.events.push_back(Event::Resume { name: name.into(), nodes });
                 }
-                return;
+                if node == ours {
+                    return;
+                }
+                let is_known = group.stays.contains("is to go on");
+                if is_known { return } else { format!("all its members stopped, and node {node:08x} is to go on with its log") }
             }
             Err(Stays::NoLog) => String::new(),
             Err(Stays::Missing(nodes)) => {
@@ -2152,7 +2183,9 @@ impl Groups {
             let Some(mut former) = self.former.remove(&name) else { continue };
             former.stage = Stage::Joining;
             (former.asked, former.join_at_ns) = (None, now_ns.saturating_add(JOIN_AGAIN_NS));
-            former.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+            // What was refused once is refused until something happens.
+            former.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS << former.refusals);
+            former.refusals = (former.refusals + 1).min(REFUSALS_MAX);
             former.denied.clear();
             let generation = former.plan.generation;
             self.names.insert(name, generation);
@@ -2546,6 +2579,7 @@ impl Groups {
         let mut lost = Vec::new();
         for (generation, group) in groups.iter_mut() {
             group.end_what_lives_on(config.incarnation);
+            group.note_crashes();
             release(now_ns, group);
             send_to_met(*generation, group, links, ended);
             drain(*generation, group, links, copies, events, config.node);
@@ -2896,7 +2930,8 @@ fn look_for_missed(now_ns: u64, generation: u64, group: &mut Group, links: &mut 
         return;
     }
     group.behind.take_if(|(of, instance, _)| (*of, *instance) <= (epoch, decided));
-    if group.behind.is_some_and(|(of, _, since_ns)| of == epoch && now_ns >= since_ns.saturating_add(MISSED_NS)) {
+    // What was missed may have been the end of this epoch.
+    if group.behind.is_some_and(|(of, _, since_ns)| of >= epoch && now_ns >= since_ns.saturating_add(MISSED_NS)) {
         return member.stop(Halted::MissingBroadcast);
     }
     let is_unstable = log.leader() == Some(me) && log.stable_through() < decided;
@@ -2912,6 +2947,11 @@ fn look_for_missed(now_ns: u64, generation: u64, group: &mut Group, links: &mut 
             send_log(generation, group, links, (me, &[(binding.node, binding.member)]), message);
         }
     }
+}
+
+/// Whether a member of this group is, or was, on that node.
+fn is_of(group: &Group, node: u32) -> bool {
+    group.state.bindings().values().any(|binding| binding.node == node)
 }
 
 /// Whether all others that live have said that the heartbeat behind our silence came.
@@ -2965,7 +3005,7 @@ fn drain(
                         together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));
                     }
                     Some(life) if life > binding.incarnation => {}
-                    _ if is_said_again(group, &message) => {}
+                    _ if is_said_again(&message) => {}
                     _ if group.unmet.len() < UNMET_MAX => group.unmet.push_back((binding, message)),
                     // As a link that holds no more.
                     _ => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
@@ -3046,9 +3086,10 @@ fn send_to_met(generation: u64, group: &mut Group, links: &mut Links, ended: &BT
     }
 }
 
-/// Raft says again what was lost.
-fn is_said_again(group: &Group, message: &log::Message) -> bool {
-    matches!(message, log::Message::Engine { .. }) && group.outlives()
+/// Raft, the one engine outside this crate, says again what was lost. Others that live on beside it
+/// do not.
+const fn is_said_again(message: &log::Message) -> bool {
+    matches!(message, log::Message::Engine { body: EngineMessage::Opaque(_), .. })
 }
 
 /// From the log of this member to those of others.
@@ -3060,7 +3101,7 @@ fn send_log(
     message: log::Message,
 ) {
     // Whoever does not get a state asks for it again.
-    let is_needed = !matches!(message, log::Message::Transfer(_)) && !is_said_again(group, &message);
+    let is_needed = !matches!(message, log::Message::Transfer(_)) && !is_said_again(&message);
     // A node may have two members in one life: one that stopped, of which not all have heard, and
     // the one that came after it. They share its link.
     let mut nodes: Vec<u32> = Vec::with_capacity(to.len());
@@ -3156,12 +3197,15 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
 /// What is told of the log that this member left.
 fn kept_log(group: &Group, log: &Log, me: MemberId) -> KeptLog {
     let bindings = group.state.bindings();
-    let counted = log.members().iter().filter(|member| *member == me || !log.crashed().contains(*member));
+    let position = group.state.position();
+    // Whom nothing was decided without may have told more than is here.
+    let went_on_without = |member: &MemberId| group.crashed_at.get(member).is_some_and(|at| *at < position);
+    let counted = log.members().iter().filter(|member| *member == me || !went_on_without(member));
     KeptLog {
         generation: group.plan.generation,
         lineage: group.plan.lineage,
         me,
-        position: group.state.position(),
+        position,
         index: group.state.index(),
         members: counted.map(|member| (member, bindings.get(&member).map_or(0, |binding| binding.node))).collect(),
         highest: log.highest(),

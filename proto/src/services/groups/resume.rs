@@ -7,9 +7,10 @@
 //!
 //! # The rule
 //! Member `y` *went on without* `x` if it knows of `x` (whose id is not above all that it knows) and
-//! does not count it among its members: `x` left, or had crashed. While the policy of the group
-//! holds, `x` had stopped before that, so that what `y` decided later `x` has not got, and whatever
-//! `x` told its applications, `y` has. So:
+//! does not count it among its members: `x` left, or had crashed and `y` has decided something
+//! since. While the policy of the group holds, `x` had stopped before that, so that what `y` decided
+//! later `x` has not got, and whatever `x` told its applications, `y` has. That `y` only heard of the
+//! crash says nothing: a member of LOWI that missed a copy hears of it before it stops. So:
 //!
 //! 1. Logs of an earlier generation are behind those of a later one: it began with one of them.
 //! 2. Who was gone on without is behind those who did so. Two that went on without each other both

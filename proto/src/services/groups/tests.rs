@@ -1019,6 +1019,41 @@ fn a_member_that_missed_a_decision_comes_back_with_it() {
     assert_eq!(world.nodes[2].groups.status_named("g").unwrap().halted, Some(Halted::MissingBroadcast));
 }
 
+/// The decision that it missed was the last one of its epoch.
+#[test]
+fn a_member_that_missed_the_change_of_the_engine_comes_back_with_it() {
+    for to in [Kind::Huc, Kind::Hsuc] {
+        let mut world = World::created(1, 3, Kind::Huc);
+        let epoch =
+            |world: &World, node: usize| world.nodes[node].groups.named("g").and_then(|g| Some(g.member.as_ref()?.log().epoch()));
+        world.nodes[0].groups.switch(world.now_ns, "g", to).unwrap();
+        assert!(world.within(20, |world| epoch(world, 0) == Some(1)), "{to}");
+        let carries = |way: &Way| matches!(way, Way::Rides(_, rides) if !rides.is_empty());
+        world.queue.retain(|_, (from, to, _, way)| (*from, *to) != (0, 2) || !carries(way));
+        assert!(world.within(2_000, |world| (0..3).all(|node| epoch(world, node) == Some(1) && world.runs(node))), "{to}");
+        world.propose(2, 1, 1).unwrap();
+        assert!(world.within(1_000, |world| world.nodes.iter().all(|node| node.read.len() == 1)), "{to}");
+    }
+}
+
+/// A member of LOWI misses a copy, and hears that the other one crashed before it stops: that one may have told more.
+#[test]
+fn a_member_that_only_heard_of_a_crash_has_not_gone_on_without_it() {
+    let mut world = World::created(4, 2, Kind::Lowi);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| world.order.len() == 1 && world.all_run()));
+    world.lost_copies.insert((0, 1, 0));
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(100, |world| world.nodes[0].read.len() == 2));
+    world.nodes[0].up = false;
+    let now_ns = world.now_ns;
+    world.nodes[1].groups.handle_verdict(now_ns, 1, 1, Cause::Exited, Grade::Certain);
+    world.within(2_000, |_| false);
+    let Status { stage, trouble, index, .. } = world.status(1).unwrap();
+    assert_eq!((stage, index), (Stage::Joining, 1), "it would go on without the second entry");
+    assert!(trouble.contains("node 00000001 may have more"), "{trouble}");
+}
+
 #[test]
 fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
     let mut world = World::new(1, 3);
