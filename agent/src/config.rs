@@ -1683,8 +1683,7 @@ fn groups(
         let at = spanned.span().start;
         let FileGroup { name, hosts, engine, policy, durable } = spanned.into_inner();
         let bad = |what: String| Err(ConfigError::at(text, at, what));
-        let (engine, policy) = (engine.as_deref().unwrap_or("huc"), policy.as_deref().unwrap_or("trust-contract"));
-        let group = match GroupPlan::new(&name, hosts, engine, policy, durable) {
+        let group = match GroupPlan::new(&name, hosts, (engine.as_deref(), policy.as_deref()), durable) {
             Ok(group) => group,
             Err(what) => return bad(what),
         };
@@ -1694,12 +1693,12 @@ fn groups(
         if groups.len() >= fide_proto::services::groups::GROUPS_MAX {
             return bad(format!("group `{name}`: a host has at most {} groups", fide_proto::services::groups::GROUPS_MAX));
         }
-        if group.policy == Policy::Fence && !has_fence && group.hosts.iter().any(|host| host == node) {
+        if group.policy == Some(Policy::Fence) && !has_fence && group.hosts.iter().any(|host| host == node) {
             return bad(format!(
                 "group `{name}`: policy = \"fence\" rests on a fence, and this host has none: set mode in [fence], or take \"trust-contract\""
             ));
         }
-        if group.policy == Policy::Witness && !has_witness && group.hosts.iter().any(|host| host == node) {
+        if group.policy == Some(Policy::Witness) && !has_witness && group.hosts.iter().any(|host| host == node) {
             return bad(format!(
                 "group `{name}`: policy = \"witness\" rests on a witness, and this host has none: set command in [witness], or take \"trust-contract\""
             ));

@@ -298,9 +298,12 @@ pub enum GroupOrder {
     Create {
         /// Its name.
         name: String,
-        /// `huc`, `hsuc`, `lowi` or `raft`.
+        /// `huc`, `hsuc`, `lowi` or `raft`; empty: as the policy, or the hosts' fences, suggest.
+        #[serde(default)]
         engine: String,
-        /// `trust-contract`, `fence` or `witness`.
+        /// `trust-contract`, `fence` or `witness`; empty: `fence` where every host has one that
+        /// counts, else a majority decides (`raft`).
+        #[serde(default)]
         policy: String,
         /// Its hosts, this one among them; the first one leads.
         hosts: Vec<String>,
@@ -355,6 +358,9 @@ pub struct GroupStatus {
     /// Why it has not begun, does not come to run, or decides nothing; empty otherwise.
     #[serde(default)]
     pub why: String,
+    /// Why this host chose its engine and policy when it began it; empty: they were named.
+    #[serde(default)]
+    pub chosen: String,
     /// It was begun anew after all members of the one before had ended: what was decided there is gone.
     #[serde(default)]
     pub anew: bool,

@@ -7,7 +7,7 @@
 
 use super::{Core, Happened};
 use crate::clock::now_ns;
-use crate::group_plan::{GroupPlan, engine, policy};
+use crate::group_plan::{Choice, GroupPlan, choose, engine, policy};
 use crate::group_store::{self as store, Lost};
 use crate::seqpacket::{self, Received};
 use crate::state_jobs::Job;
@@ -174,6 +174,8 @@ pub(super) struct Plans {
     known: BTreeMap<String, u64>,
     /// Begun after all members of the one before had ended.
     anew: BTreeSet<String>,
+    /// Why groups that this host began have their engine and policy, where these were not named.
+    chosen: BTreeMap<String, String>,
     /// With which log on which hosts groups are to go on.
     resuming: BTreeMap<String, String>,
     /// Why the disk does not take durable groups; empty: it does.
@@ -481,7 +483,8 @@ impl Core {
         let Some(plan) = self.group_plans.plans.iter().find(|plan| plan.name == name).cloned() else { return };
         let GroupPlan { hosts, engine, policy, durable, .. } = plan;
         let generation = self.group_generation();
-        let begun = self.group_members(&hosts, policy).and_then(|members| {
+        let chosen = self.choose_group(name, &hosts, engine, policy);
+        let begun = chosen.and_then(|of| Ok((of, self.group_members(&hosts, of.1)?))).and_then(|((engine, policy), members)| {
             let timing = self.group_timing();
             let plan = Plan { name: name.into(), generation, engine, policy, members, durable, lineage: 0, timing };
             self.groups.create(now, plan, false).map_err(refused)
@@ -489,6 +492,37 @@ impl Core {
         if let Err(why) = begun {
             self.groups.begin_failed(now, name, why.what);
         }
+    }
+
+    /// What of engine and policy was not named, by the fences of these hosts.
+    fn choose_group(
+        &mut self,
+        name: &str,
+        hosts: &[String],
+        engine: Option<EngineKind>,
+        policy: Option<Policy>,
+    ) -> Result<(EngineKind, Policy), Refused> {
+        let counts = |mode| matches!(mode, FenceMode::Acknowledged(Confirmers::Majority | Confirmers::All));
+        let fences: Vec<(String, bool)> = hosts
+            .iter()
+            .map(|host| {
+                let mode = if *host == self.start.name {
+                    // One that is configured here is soon armed, and waited for.
+                    self.node.fence().map(fide_proto::node::fence::HostFence::mode)
+                } else {
+                    self.node.detector().promise(fide_wire::name_id(host)).map(|promise| promise.mode)
+                };
+                (host.clone(), mode.is_some_and(counts))
+            })
+            .collect();
+        let Choice { engine, policy, why } = choose(engine, policy, &fences).map_err(invalid)?;
+        if why.is_empty() {
+            self.group_plans.chosen.remove(name);
+        } else {
+            tracing::info!("group {name}: {why}");
+            self.group_plans.chosen.insert(name.into(), why);
+        }
+        Ok((engine, policy))
     }
 
     /// All members of that group have stopped, and this host is to go on with its log.
@@ -1026,7 +1060,10 @@ impl Core {
         match order {
             GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
             GroupOrder::Create { name, engine: kind, policy: how, hosts, durable, fresh } => {
-                let (kind, how) = (engine(&kind).map_err(invalid)?, policy(&how).map_err(invalid)?);
+                let named = |text: String| Some(text).filter(|text| !text.is_empty());
+                let kind = named(kind).map(|kind| engine(&kind)).transpose().map_err(invalid)?;
+                let how = named(how).map(|how| policy(&how)).transpose().map_err(invalid)?;
+                let (kind, how) = self.choose_group(&name, &hosts, kind, how)?;
                 self.can_send_rounds(kind)?;
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
@@ -1117,6 +1154,7 @@ impl Core {
                 }
                 _ => self.with_names(&status.trouble),
             },
+            chosen: self.group_plans.chosen.get(&status.name).cloned().unwrap_or_default(),
             anew: self.group_plans.anew.contains(&status.name),
             me: status.me.map(|me| me.0),
             leader: status.leader.map(|leader| leader.0),

@@ -706,7 +706,7 @@ fn what_cannot_be_is_refused_with_words_that_help() {
 }
 
 fn block(name: &str, hosts: &str, engine: &str) -> String {
-    format!("[[group]]\nname = \"{name}\"\nhosts = [{hosts}]\nengine = \"{engine}\"\n")
+    format!("[[group]]\nname = \"{name}\"\nhosts = [{hosts}]\nengine = \"{engine}\"\npolicy = \"trust-contract\"\n")
 }
 
 #[test]

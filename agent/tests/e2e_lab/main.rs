@@ -3,6 +3,7 @@
 mod alone;
 mod beats;
 mod campaign;
+mod choice;
 mod clients;
 mod crash;
 mod disks;

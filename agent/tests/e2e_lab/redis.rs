@@ -289,7 +289,9 @@ fn servers_of_a_durable_group_go_on_when_all_its_agents_were_killed() {
     if !available() {
         return;
     }
-    let block = |_| "[[group]]\nname = \"orders\"\nhosts = [\"h1\", \"h2\", \"h3\"]\ndurable = true\n".to_owned();
+    let block = |_| {
+        "[[group]]\nname = \"orders\"\nhosts = [\"h1\", \"h2\", \"h3\"]\npolicy = \"trust-contract\"\ndurable = true\n".to_owned()
+    };
     let Some(w) = Setup::hosts(3).extra(block).up() else { return };
     let mut of = Servers { w, servers: Vec::new(), _pins: None, witnesses: None };
     for host in 1..=3 {

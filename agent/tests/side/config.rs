@@ -109,8 +109,8 @@ fn groups_are_understood_and_what_cannot_be_is_refused() {
     let block = |name: &str, hosts: &str, more: &str| format!("[[group]]\nname = \"{name}\"\nhosts = [{hosts}]\n{more}\n");
     let of = |text: &str| Config::parse(&format!("node = \"a\"\n{text}"));
     let two = of(&(block("orders", "\"b\", \"a\"", "") + &block("more", "\"a\"", "engine = \"raft\""))).unwrap();
-    assert_eq!((two.groups[0].engine, two.groups[0].policy), (Kind::Huc, Policy::TrustContract));
-    assert_eq!((two.groups[0].hosts.as_slice(), two.groups[1].engine), (&["b".to_string(), "a".into()][..], Kind::Raft));
+    assert_eq!((two.groups[0].engine, two.groups[0].policy), (None, None));
+    assert_eq!((two.groups[0].hosts.as_slice(), two.groups[1].engine), (&["b".to_string(), "a".into()][..], Some(Kind::Raft)));
     // One file for all hosts: those that are not named are no error.
     let elsewhere = of(&block("orders", "\"b\", \"c\"", "policy = \"fence\"")).unwrap();
     assert!(elsewhere.doubts().iter().any(|doubt| doubt.contains("this host (a) is not one of its hosts (b, c)")));
@@ -138,7 +138,7 @@ fn groups_are_understood_and_what_cannot_be_is_refused() {
     }
     let witness = "[witness]\ncommand = [\"/x\", \"off\"]\n";
     let with = of(&(block("orders", "\"a\"", "policy = \"witness\"") + witness)).unwrap();
-    assert_eq!((with.groups[0].policy, with.witness.unwrap().timeout.as_secs()), (Policy::Witness, 10));
+    assert_eq!((with.groups[0].policy, with.witness.unwrap().timeout.as_secs()), (Some(Policy::Witness), 10));
     assert!(of(&block("orders", "\"b\", \"c\"", "policy = \"witness\"")).is_ok(), "it is elsewhere");
     for (line, words) in [
         ("timeout = \"99ms\"", "between \"100ms\" and \"10min\""),

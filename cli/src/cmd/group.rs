@@ -59,12 +59,13 @@ pub enum GroupCommand {
         /// Its hosts, this one among them; the first one leads
         #[arg(long, value_delimiter = ',', required = true, value_name = "HOST,…")]
         hosts: Vec<String>,
-        /// How it decides
-        #[arg(long, value_enum, default_value_t = Engine::Huc)]
-        engine: Engine,
-        /// What it makes of a host's silence
-        #[arg(long, value_enum, default_value_t = Policy::TrustContract)]
-        policy: Policy,
+        /// How it decides; unless said, huc with a policy or fences, else raft
+        #[arg(long, value_enum)]
+        engine: Option<Engine>,
+        /// What it makes of a host's silence; unless said, fence where every host has one that is
+        /// armed, of mode acknowledged
+        #[arg(long, value_enum)]
+        policy: Option<Policy>,
         /// Its log is on disk: it goes on when all its agents ended at once
         #[arg(long)]
         durable: bool,
@@ -155,11 +156,13 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
         GroupCommand::Status => status(context),
         GroupCommand::Create { name, hosts, engine: kind, policy, durable, fresh } => {
             let policy = match policy {
-                Policy::TrustContract => "trust-contract".into(),
-                Policy::Fence => "fence".into(),
-                Policy::Witness => "witness".into(),
+                Some(Policy::TrustContract) => "trust-contract".into(),
+                Some(Policy::Fence) => "fence".into(),
+                Some(Policy::Witness) => "witness".into(),
+                None => String::new(),
             };
-            let order = GroupOrder::Create { name: name.clone(), engine: engine(kind), policy, hosts, durable, fresh };
+            let engine = kind.map(engine).unwrap_or_default();
+            let order = GroupOrder::Create { name: name.clone(), engine, policy, hosts, durable, fresh };
             begin(context, &name, order)
         }
         GroupCommand::Join { name } => begin(context, &name, GroupOrder::Join { name: name.clone() }),

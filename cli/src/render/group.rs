@@ -26,6 +26,14 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         if !group.why.is_empty() {
             let _ = writeln!(out, "  {}", group.why);
         }
+        let trusts = group.policy == "trust-contract" && group.engine != "raft";
+        if !group.chosen.is_empty() && !trusts {
+            let _ = writeln!(out, "  {}", style.paint(Paint::Dim, &group.chosen));
+        }
+        if trusts {
+            let text = "silence is taken for a crash: where both networks are cut, both sides decide; policy fence or engine raft do not";
+            let _ = writeln!(out, "  {}", style.paint(Paint::Dim, text));
+        }
         if group.anew {
             let _ = writeln!(out, "  begun anew: no host ran the one before any more, and what was decided in it is gone");
         }
@@ -164,6 +172,7 @@ mod tests {
             policy: "trust-contract".into(),
             stage,
             why: String::new(),
+            chosen: String::new(),
             anew: false,
             me: Some(2),
             leader: Some(1),
@@ -183,7 +192,7 @@ mod tests {
         let text = groups(&[group(Stage::Running)], &Style::PLAIN);
         assert!(
             text.starts_with(
-                "orders  running, huc, trust-contract\n  5 entries, 0 proposals waiting, 1 application, 2 KiB kept\n"
+                "orders  running, huc, trust-contract\n  silence is taken for a crash: where both networks are cut, both sides decide; policy fence or engine raft do not\n  5 entries, 0 proposals waiting, 1 application, 2 KiB kept\n"
             ),
             "{text}"
         );

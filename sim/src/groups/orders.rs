@@ -97,8 +97,8 @@ impl World {
         let cluster = self.groups.as_ref().expect("groups");
         let of = |spec: &Spec| Expected {
             name: spec.name.clone(),
-            engine: spec.engine,
-            policy: spec.policy,
+            engine: Some(spec.engine),
+            policy: Some(spec.policy),
             nodes: spec.hosts.iter().map(|host| nodes[*host]).collect(),
             durable: spec.durable,
         };

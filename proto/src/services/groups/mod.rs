@@ -261,10 +261,10 @@ pub struct Difference {
 pub struct Expected {
     /// Its name.
     pub name: String,
-    /// Its first engine.
-    pub engine: Kind,
-    /// Its policy.
-    pub policy: Policy,
+    /// Its first engine; none: any.
+    pub engine: Option<Kind>,
+    /// Its policy; none: any.
+    pub policy: Option<Policy>,
     /// Its nodes, this one among them; the first one begins it, or the one whose disk has the
     /// longest log.
     pub nodes: Vec<u32>,
@@ -1848,14 +1848,15 @@ impl Groups {
         if let Some(Expectation { what, .. }) = self.expected.get(name) {
             let nodes: BTreeSet<u32> = what.nodes.iter().copied().collect();
             let same = members.iter().map(|binding| binding.node).collect::<BTreeSet<u32>>() == nodes;
-            if (what.engine, what.policy, what.durable) != (*engine, *policy, *durable) || !same {
+            let suits = what.engine.is_none_or(|of| of == *engine) && what.policy.is_none_or(|of| of == *policy);
+            if !suits || what.durable != *durable || !same {
                 let hosts: Vec<String> = what.nodes.iter().map(|node| format!("node {node:08x}")).collect();
                 return Err(format!(
                     "the configuration of node {:08x} has {name} with engine {}, policy {}, durable = {} and hosts {}, and not with engine \
                      {engine}, policy {policy}, durable = {durable} and these hosts: [[group]] must be the same on all of them",
                     self.config.node,
-                    what.engine,
-                    what.policy,
+                    what.engine.map_or("unnamed", Kind::name),
+                    what.policy.map_or("unnamed", Policy::name),
                     what.durable,
                     hosts.join(", ")
                 ));
@@ -2268,9 +2269,8 @@ impl Groups {
             return;
         }
         if let Some(expectation) = self.expected.get_mut(&plan.name)
-            && expectation.what.policy != plan.policy
+            && let Some(wanted) = expectation.what.policy.filter(|policy| *policy != plan.policy)
         {
-            let wanted = expectation.what.policy;
             expectation.trouble =
                 format!("it runs on node {from:08x} with policy {}, and the configuration here says {wanted}", plan.policy);
             return;
@@ -2698,9 +2698,11 @@ impl Groups {
             generation: group.plan.generation,
             lineage: group.plan.lineage,
             written: (group.plan.durable || self.saved.contains_key(&group.plan.name)).then(|| group.told()),
-            is_known: group.plan.generation != 0 || wanted.is_some(),
-            engine: log.filter(|log| log.is_running()).map_or(wanted.map_or(group.plan.engine, |what| what.engine), Log::kind),
-            policy: wanted.map_or(group.plan.policy, |what| what.policy),
+            is_known: group.plan.generation != 0 || wanted.is_some_and(|what| what.engine.is_some() && what.policy.is_some()),
+            engine: log
+                .filter(|log| log.is_running())
+                .map_or_else(|| wanted.and_then(|what| what.engine).unwrap_or(group.plan.engine), Log::kind),
+            policy: wanted.and_then(|what| what.policy).unwrap_or(group.plan.policy),
             stage: group.stage.clone(),
             me: group.me,
             leader: log.and_then(Log::leader),

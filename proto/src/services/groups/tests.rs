@@ -1558,7 +1558,7 @@ fn hostile_messages_end_nothing() {
 
 fn expected(nodes: &[usize]) -> Expected {
     let nodes = nodes.iter().map(|node| *node as u32 + 1).collect();
-    Expected { name: "orders".into(), engine: Kind::Huc, policy: Policy::TrustContract, nodes, durable: false }
+    Expected { name: "orders".into(), engine: Some(Kind::Huc), policy: Some(Policy::TrustContract), nodes, durable: false }
 }
 
 #[test]
@@ -1630,7 +1630,7 @@ fn who_asks_nobody_that_runs_a_group_asks_now_and_then() {
 #[test]
 fn what_the_configuration_says_otherwise_is_not_begun() {
     let mut world = World::new(3, 2);
-    world.nodes[1].groups.expect(world.now_ns, [Expected { engine: Kind::Hsuc, ..expected(&[0, 1]) }].into_iter());
+    world.nodes[1].groups.expect(world.now_ns, [Expected { engine: Some(Kind::Hsuc), ..expected(&[0, 1]) }].into_iter());
     let plan = world.plan("orders", Kind::Huc, &[0, 1]);
     world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
     world.run(world.now_ns + 100 * MS, |_| false);
