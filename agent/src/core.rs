@@ -138,7 +138,7 @@ pub struct Ends {
     /// What happened.
     pub happened: Sender<Happened>,
     /// Writes of durable groups.
-    pub writes: Sender<crate::group_store::Job>,
+    pub writes: Sender<crate::group_jobs::Job>,
     /// Large states of groups.
     pub states: Sender<crate::state_jobs::Job>,
     /// Questions to the witness.

@@ -6,6 +6,7 @@
 //! every second with all logs whole, so nothing is told of that the disk has not got.
 
 use crate::core::requests::Request;
+use crate::group_jobs::Job;
 use crate::handle::LoopHandle;
 use crate::hooks::become_ordinary;
 use crate::owner::{self, Owner};
@@ -14,7 +15,6 @@ use fide_proto::consensus::log::Position;
 use fide_proto::group::{Entry, Value};
 use fide_proto::services::groups::durable::{Saved, What, Write};
 use fide_proto::services::groups::large::{Builder, Large, LargeRef};
-use fide_proto::services::groups::state::Applied;
 use redb::{Database, ReadTransaction, ReadableTable as _, TableDefinition, TableError, WriteTransaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -39,56 +39,6 @@ const FORMAT: u8 = 1;
 const AT_ONCE: usize = 1024;
 /// What failed is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Entries that applications of this host were told, and that the log of others has not got.
-#[derive(Debug)]
-pub struct Lost {
-    /// Of which group.
-    pub name: String,
-    /// Which one of that name.
-    pub generation: u64,
-    /// What they say.
-    pub entries: Vec<Applied>,
-}
-
-/// What the loop wants of the disk.
-#[derive(Debug)]
-pub enum Job {
-    /// A part of a log.
-    Write(Box<Write>),
-    /// To be kept for a person.
-    Keep(Lost),
-}
-
-impl Lost {
-    /// Beside the agent's state: one file for each group of which something was lost.
-    #[must_use]
-    pub fn file(logs: &Path, name: &str, generation: u64) -> PathBuf {
-        let mut file = logs.as_os_str().to_owned();
-        file.push(format!(".lost-{:08x}-{generation}.jsonl", fide_wire::name_id(name)));
-        PathBuf::from(file)
-    }
-
-    /// As JSON lines; of a file of the same name the new one takes the place.
-    fn keep(&self, logs: &Path) -> anyhow::Result<()> {
-        let mut lines = serde_json::json!({ "group": self.name, "generation": self.generation }).to_string();
-        for applied in &self.entries {
-            let (client, number, bytes) = applied.value();
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            let text = std::str::from_utf8(bytes).ok();
-            let line = serde_json::json!({
-                "index": applied.index, "member": applied.member.0, "client": client, "number": number, "hex": hex, "text": text,
-            });
-            lines = format!("{lines}\n{line}");
-        }
-        let path = Self::file(logs, &self.name, self.generation);
-        let _ = std::fs::remove_file(&path); // there is none, unless the same happened before
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        std::io::Write::write_all(&mut file, lines.as_bytes())?;
-        file.sync_all()?;
-        Ok(())
-    }
-}
 
 /// A log but for its entries.
 #[derive(serde::Serialize, serde::Deserialize)]

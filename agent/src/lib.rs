@@ -18,6 +18,7 @@ pub mod fence;
 pub mod files;
 pub mod gates;
 pub mod gateways;
+pub mod group_jobs;
 pub mod group_plan;
 pub mod group_store;
 pub mod group_trace;

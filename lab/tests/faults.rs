@@ -12,6 +12,18 @@ fn carrier(lab: &Lab, host: u16, net: u8) -> Option<bool> {
     lab.status().unwrap().hosts[usize::from(host) - 1].nics[usize::from(net)].carrier
 }
 
+/// The kernel takes note of a carrier in its own time, on a busy machine up to a second.
+fn has_carrier(lab: &Lab, host: u16, net: u8, expected: Option<bool>) -> bool {
+    (0..500).any(|_| {
+        let is_so = carrier(lab, host, net) == expected;
+        if !is_so {
+            // Sleep: interval of the poll.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        is_so
+    })
+}
+
 #[test]
 fn a_pulled_cable_takes_the_carrier_and_only_that_link() {
     if !root("a_pulled_cable_takes_the_carrier_and_only_that_link") {
@@ -26,12 +38,12 @@ fn a_pulled_cable_takes_the_carrier_and_only_that_link() {
     lab.cut(1, 0, Cut::Carrier).unwrap();
     assert!(net0.a_to_b_is_dead() && net0.b_to_a_is_dead());
     assert!(net1.both_ways() && others.both_ways());
-    assert_eq!((carrier(&lab, 1, 0), carrier(&lab, 1, 1), carrier(&lab, 2, 0)), (Some(false), Some(true), Some(true)));
+    assert!(has_carrier(&lab, 1, 0, Some(false)) && has_carrier(&lab, 1, 1, Some(true)) && has_carrier(&lab, 2, 0, Some(true)));
     assert!(lab.link_faults(1, 0).unwrap().carrier_cut);
 
     lab.heal(1, 0).unwrap();
     assert!(net0.both_ways());
-    assert_eq!(carrier(&lab, 1, 0), Some(true));
+    assert!(has_carrier(&lab, 1, 0, Some(true)));
     assert_eq!(lab.link_faults(1, 0).unwrap(), LinkFaults::default());
     let (six_1, six_2) = (v6(&lab, 1, PORT), v6(&lab, 2, PORT));
     let kept = passes(PATIENCE, &six_1, (lab.ipv6(2, 0), PORT).into(), &six_2, "IPv6 as well");
@@ -49,7 +61,7 @@ fn a_silent_cut_keeps_the_carrier_and_lets_nothing_pass() {
 
     lab.cut(1, 1, Cut::Silent).unwrap();
     assert!(wire.a_to_b_is_dead() && wire.b_to_a_is_dead());
-    assert_eq!(carrier(&lab, 1, 1), Some(true));
+    assert!(has_carrier(&lab, 1, 1, Some(true)));
     // Another handle, another process perhaps, sees and undoes it.
     Lab::open(lab.name()).unwrap().heal(1, 1).unwrap();
     assert!(wire.both_ways());
@@ -127,7 +139,7 @@ fn a_nic_vanishes_and_returns() {
     assert!(net0.both_ways());
 
     lab.remove_nic(1, 0).unwrap();
-    assert_eq!((carrier(&lab, 1, 0), carrier(&lab, 1, 1)), (None, Some(true)));
+    assert!(has_carrier(&lab, 1, 0, None) && has_carrier(&lab, 1, 1, Some(true)));
     assert!(net0.a_to_b_is_dead());
     assert!(net1.both_ways());
     assert!(matches!(lab.cut(1, 0, Cut::Silent), Err(LabError::NicRemoved { host: 1, net: 0 })));
@@ -135,7 +147,7 @@ fn a_nic_vanishes_and_returns() {
 
     lab.restore_nic(1, 0).unwrap();
     assert!(net0.both_ways());
-    assert_eq!(carrier(&lab, 1, 0), Some(true));
+    assert!(has_carrier(&lab, 1, 0, Some(true)));
     assert!(lab.restore_nic(1, 0).is_err(), "restored twice");
 }
 
@@ -150,7 +162,7 @@ fn a_nic_returns_to_the_faults_it_left() {
     lab.slow(1, 0, Direction::FromHost, 1000).unwrap();
     lab.remove_nic(1, 0).unwrap();
     lab.restore_nic(1, 0).unwrap();
-    assert_eq!(carrier(&lab, 1, 0), Some(true));
+    assert!(has_carrier(&lab, 1, 0, Some(true)));
     assert!(wire.a_to_b_is_dead());
     lab.heal(1, 0).unwrap();
     assert!(wire.both_ways());
@@ -172,13 +184,13 @@ fn a_switch_fails_with_and_without_taking_the_carriers() {
         assert_eq!(lab.status().unwrap().switches[0].fault, Some(how));
         assert!(net0.a_to_b_is_dead(), "{how:?}");
         assert!(net1.both_ways(), "{how:?}");
-        assert!(lab.hosts().all(|host| carrier(&lab, host, 0) == kept), "{how:?}");
+        assert!(lab.hosts().all(|host| has_carrier(&lab, host, 0, kept)), "{how:?}");
 
         // A cable cut meanwhile stays cut when the switch is back, one healed meanwhile does not come back before.
         lab.cut(3, 0, Cut::Carrier).unwrap();
         lab.cut(1, 0, Cut::Carrier).unwrap();
         lab.heal(1, 0).unwrap();
-        assert_eq!(carrier(&lab, 1, 0), kept, "{how:?}");
+        assert!(has_carrier(&lab, 1, 0, kept), "{how:?}");
         lab.switch_up(0).unwrap();
         assert!(net0.both_ways(), "{how:?}");
         assert!(to_h3.a_to_b_is_dead(), "{how:?}");

@@ -7,8 +7,8 @@
 
 use super::{Core, Happened};
 use crate::clock::now_ns;
+use crate::group_jobs::{Job as DiskJob, Lost};
 use crate::group_plan::{Choice, GroupPlan, choose, engine, policy};
-use crate::group_store::{self as store, Lost};
 use crate::seqpacket::{self, Received};
 use crate::state_jobs::Job;
 use crate::subscribers::seqpacket_pair;
@@ -569,7 +569,7 @@ impl Core {
              with: two parts of the network both decided, or somebody ordered it; the entries are kept in {}",
             Lost::file(Path::new("*.groups"), &name, generation).display()
         );
-        let _ = self.ends.writes.send(store::Job::Keep(Lost { name, generation, entries }));
+        let _ = self.ends.writes.send(DiskJob::Keep(Lost { name, generation, entries }));
     }
 
     /// The disk has a durable group's entries through this one.
@@ -642,7 +642,7 @@ impl Core {
                 Event::Applied { .. } => {}
                 Event::Halted { generation, why } => self.say_halted(generation, why),
                 // Without its thread the loop ends, too.
-                Event::Write(write) => _ = self.ends.writes.send(store::Job::Write(write)),
+                Event::Write(write) => _ = self.ends.writes.send(DiskJob::Write(write)),
                 Event::Begin { name } => self.begin_planned(&name, now),
                 Event::Resume { name, nodes } => {
                     if let Err(why) = self.resume_group(&name, &nodes, false, now) {

@@ -12,6 +12,7 @@ mod fence;
 mod files;
 mod freshness;
 mod gaps;
+mod gray;
 mod groups;
 mod linearizable;
 mod lines;

@@ -11,20 +11,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A writer on each host, each with one value under way, and what each was told.
-struct Writers {
-    groups: Vec<Group>,
-    told: Vec<Vec<Entry>>,
+pub(super) struct Writers {
+    pub groups: Vec<Group>,
+    pub told: Vec<Vec<Entry>>,
     proposed: Vec<u64>,
 }
 
 impl Writers {
-    fn new(w: &World, hosts: u16) -> Self {
+    pub fn new(w: &World, hosts: u16) -> Self {
         let groups: Vec<Group> = (1..=hosts).map(|host| open(w, host, u64::from(host), 0, 0)).collect();
         Self { told: vec![Vec::new(); groups.len()], proposed: vec![0; groups.len()], groups }
     }
 
     /// They write for so long; one whose agent is gone comes back.
-    fn write(&mut self, for_ms: u64) {
+    pub fn write(&mut self, for_ms: u64) {
         let until = Instant::now() + Duration::from_millis(for_ms);
         while Instant::now() < until {
             for of in 0..self.groups.len() {
@@ -42,7 +42,7 @@ impl Writers {
     }
 
     /// Everybody is told everything that anybody was, in one order, and each value once.
-    fn have_all(&mut self) -> usize {
+    pub fn have_all(&mut self) -> usize {
         let longest = self.told.iter().map(Vec::len).max().unwrap();
         for (group, told) in self.groups.iter_mut().zip(&mut self.told) {
             read(group, told, longest);
@@ -61,7 +61,7 @@ impl Writers {
 }
 
 /// Everything that was told is there, and the group decides on all hosts.
-fn all_is_well(w: &World, writers: &mut Writers, what: &str) {
+pub(super) fn all_is_well(w: &World, writers: &mut Writers, what: &str) {
     let hosts = writers.groups.len() as u16;
     (1..=hosts).for_each(|host| runs(w, host, "orders"));
     let before = writers.have_all();
@@ -78,7 +78,7 @@ fn all_is_well(w: &World, writers: &mut Writers, what: &str) {
     }
 }
 
-fn resumed(w: &World) -> usize {
+pub(super) fn resumed(w: &World) -> usize {
     w.running().into_iter().map(|host| w.log(host).matches("all its members had stopped").count()).sum()
 }
 
