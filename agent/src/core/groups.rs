@@ -273,6 +273,7 @@ impl Core {
                 self.node_name(v.node)
             );
             self.start_over(self.start.incarnation, now);
+            self.groups.handle_heard_again(now, v.node, v.incarnation);
         }
         if v.evidence.fenced {
             self.groups.handle_fenced(now, v.node, v.incarnation);

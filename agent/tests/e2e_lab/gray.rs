@@ -3,7 +3,7 @@
 
 use crate::common::{Pins, Setup, World, until};
 use crate::e2e_lab::fence::all_fenced_within;
-use crate::e2e_lab::groups::{order, runs};
+use crate::e2e_lab::groups::{order, runs, status};
 use crate::e2e_lab::resume::{Writers, all_is_well, resumed};
 use fide_lab::{Cut, NETS};
 use fide_wire::control::{FenceOrder, GroupOrder};
@@ -61,6 +61,14 @@ fn behind(what: &str, hosts: u16, fail: impl Fn(&World, u64)) {
             }
         }
         w.all_alive();
+        for host in 1..=hosts {
+            let leads = || status(&w, host, "orders").is_some_and(|group| group.leader.is_some());
+            let limit = Instant::now() + Duration::from_secs(30);
+            while !leads() {
+                let all: Vec<_> = (1..=hosts).map(|host| status(&w, host, "orders")).collect();
+                assert!(Instant::now() < limit, "{what}: h{host} has no leader: {all:#?}");
+            }
+        }
         all_is_well(&w, &mut writers, what);
         let stops: Vec<usize> = (1..=hosts).map(|host| w.log(host).matches("this host's member stopped").count()).collect();
         println!(

@@ -443,7 +443,11 @@ impl World {
             shell.excluded.insert(v.node, v.incarnation);
         } else if shell.excluded.remove(&v.node).is_some() && is_back {
             let own = self.hosts[host].incarnation;
-            return self.begin_anew(host, agent, own);
+            self.begin_anew(host, agent, own);
+            if let Some(shell) = &mut agent.shell {
+                shell.groups.handle_heard_again(now, v.node, v.incarnation);
+            }
+            return;
         }
         if v.evidence.fenced {
             shell.groups.handle_fenced(now, v.node, v.incarnation);

@@ -1039,7 +1039,9 @@ impl Groups {
         let mark = saved.as_ref().map(Saved::mark);
         plan.lineage = plan.generation;
         if let Some(saved) = &mut saved {
-            continue_log(saved, &mut plan)?;
+            // The first members of a log have their ids by its plan, and not from an entry.
+            let first = MemberId(plan.members.len() as u16);
+            continue_log(saved, first, &mut plan)?;
         }
         let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
         self.ask_all(now_ns, plan, begun)
@@ -1065,7 +1067,7 @@ impl Groups {
         let generation = generation.max(log.generation.saturating_add(1 << 32));
         let mut plan = Plan { generation, members, timing, ..group.plan.clone() };
         self.may_begin(&plan).map_err(Error::Invalid)?;
-        continue_log(&mut saved, &mut plan)?;
+        continue_log(&mut saved, log.highest, &mut plan)?;
         self.ask_all(now_ns, plan, From::Kept { log, saved, anyway })
     }
 
@@ -1442,6 +1444,17 @@ impl Groups {
             }
         }
         self.settle(now_ns);
+    }
+
+    /// A node that was out of reach, and taken for silent, is heard again in the same incarnation. Behind [`Groups::begin_incarnation`]:
+    /// the links of both begin anew with that.
+    pub fn handle_heard_again(&mut self, now_ns: u64, node: u32, incarnation: u32) {
+        let known = self.agents.get(&node).filter(|(_, last)| *last == incarnation);
+        let first = known.map_or(incarnation, |(first, _)| *first);
+        if self.ended.get(&node) == Some(&incarnation) {
+            self.ended.remove(&node);
+        }
+        self.handle_life(now_ns, node, incarnation, first);
     }
 
     /// A verdict of the detector about a node, in this incarnation, or about this node itself.
@@ -3214,10 +3227,11 @@ fn kept_log(group: &Group, log: &Log, me: MemberId) -> KeptLog {
     }
 }
 
-/// The log goes on in this group: under its generation, and with ids that nobody had before.
-fn continue_log(saved: &mut Saved, plan: &mut Plan) -> Result<(), Error> {
+/// The log goes on in this group: under its generation, and with ids that nobody had before, above
+/// `highest` in any case. Who had proposed as another member would take itself for that one still.
+fn continue_log(saved: &mut Saved, highest: MemberId, plan: &mut Plan) -> Result<(), Error> {
     let of_snapshot = saved.snapshot.as_deref().map_or(Some(MemberId(0)), State::highest_in);
-    let renumbered = of_snapshot.and_then(|highest| saved.renumber(highest, &mut plan.members));
+    let renumbered = of_snapshot.and_then(|of_snapshot| saved.renumber(of_snapshot.max(highest), &mut plan.members));
     renumbered.ok_or_else(|| Error::Invalid(format!("the log of {} on this host cannot be gone on with", plan.name)))?;
     (plan.lineage, saved.generation) = (saved.lineage, plan.generation);
     Ok(())
