@@ -1,12 +1,12 @@
 //! Networks that fail in part, and the groups that people get who name neither engine nor policy: `raft` without fences, `huc`
 //! with them. Nothing that was told is missing afterwards, and nobody has to mend a group.
 
-use crate::common::{Pins, Setup, World, until};
+use crate::common::{Pins, Setup, World};
 use crate::e2e_lab::fence::all_fenced_within;
 use crate::e2e_lab::groups::{order, runs, status};
-use crate::e2e_lab::resume::{Writers, all_is_well, resumed};
+use crate::e2e_lab::resume::{Writers, all_is_well, open_all, resumed};
 use fide_lab::{Cut, NETS};
-use fide_wire::control::{FenceOrder, GroupOrder};
+use fide_wire::control::GroupOrder;
 use std::time::{Duration, Instant};
 
 /// Hosts, with fences or without, and the group that they begin with.
@@ -47,18 +47,9 @@ fn behind(what: &str, hosts: u16, fail: impl Fn(&World, u64)) {
         }
         let meanwhile = writers.told.iter().map(Vec::len).max().unwrap() - told;
         (1..=hosts).for_each(|host| NETS.iter().for_each(|net| w.lab.heal(host, *net).unwrap()));
-        // A fence that closed because its host was given up is a person's to open.
         let healed = Instant::now();
         if is_fenced {
-            for host in 1..=hosts {
-                until("its fence is open", || {
-                    let fence = w.status(host).fence.unwrap();
-                    if fence.state == "fenced" && healed.elapsed() > Duration::from_secs(2) {
-                        let _ = w.ask(host, &fide_wire::control::Request::Fence { order: FenceOrder::Recover });
-                    }
-                    fence.state == "open"
-                });
-            }
+            open_all(&w, hosts);
         }
         w.all_alive();
         for host in 1..=hosts {
