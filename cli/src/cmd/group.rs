@@ -400,12 +400,19 @@ fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
 
 fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let there = present(&context.connect()?, name)?.index;
+    let found = present(&context.connect()?, name)?;
+    let there = found.index;
     let mut group = open(context, name, behind)?;
     let mut out = context.out();
     loop {
-        if interrupt.requested() || (once && group.index() >= there) {
+        let has_all = once && group.index() >= there;
+        if interrupt.requested() || has_all {
             out.flush()?;
+            if has_all && found.stage != Stage::Running {
+                let why = if found.why.is_empty() { "it asks the hosts that run it to be let in" } else { &found.why };
+                let what = format!("{name} is {} on this host, and others may have more: {why}", found.stage.name());
+                return Err(Failure::failed(what));
+            }
             return Ok(ExitCode::SUCCESS);
         }
         let Some(event) = group.poll(Some(Duration::from_millis(100)))? else {
