@@ -174,6 +174,8 @@ pub(super) struct Plans {
     known: BTreeMap<String, u64>,
     /// Begun after all members of the one before had ended.
     anew: BTreeSet<String>,
+    /// Of which log applications of this host were told more than there is now, and from which entry on.
+    lost: BTreeMap<String, (u64, u64)>,
     /// Why groups that this host began have their engine and policy, where these were not named.
     chosen: BTreeMap<String, String>,
     /// With which log on which hosts groups are to go on.
@@ -532,6 +534,7 @@ impl Core {
             let what = format!("this host has no group {name}");
             return Err(Refused { code: ErrorCode::NotFound, what });
         };
+        self.can_send_rounds(status.engine)?;
         // The first one leads.
         let others = nodes.iter().filter(|node| **node != self.start.node).map(|node| self.node_name(*node));
         let hosts: Vec<String> = std::iter::once(self.start.name.clone()).chain(others).collect();
@@ -565,6 +568,12 @@ impl Core {
         let Some(status) = self.groups.status().find(|status| status.generation == generation) else { return };
         let Difference { index, count, before: (generation, _), entries } = what;
         let name = status.name;
+        // Whoever was told them begins anew: what comes now does not follow what it has read.
+        for session in self.sessions.iter_mut().filter(|session| session.name == name && session.index >= index) {
+            session.is_gone = true;
+        }
+        self.sessions.retain(|session| !session.is_gone);
+        self.group_plans.lost.insert(name.clone(), (status.lineage, index));
         tracing::error!(
             "group {name}: {count} entries that applications of this host were told, from {index} on, are not in the log that it goes on \
              with: two parts of the network both decided, or somebody ordered it; the entries are kept in {}",
@@ -647,7 +656,7 @@ impl Core {
                 Event::Begin { name } => self.begin_planned(&name, now),
                 Event::Resume { name, nodes } => {
                     if let Err(why) = self.resume_group(&name, &nodes, false, now) {
-                        tracing::debug!("group {name} does not go on yet: {}", why.what);
+                        self.groups.resume_failed(&name, &why.what);
                     }
                 }
                 Event::Differs { generation, what } => self.group_differs(generation, what),
@@ -756,7 +765,9 @@ impl Core {
             let what = format!("{SESSIONS_MAX} applications of this host have groups open");
             return Err(Refused { code: ErrorCode::Full, what });
         }
-        if generation != 0 && status.lineage != 0 && generation != status.lineage {
+        let has_lost = self.group_plans.lost.get(name);
+        let was_told = has_lost.is_some_and(|(lineage, index)| *lineage == generation && behind >= *index);
+        if was_told || generation != 0 && status.lineage != 0 && generation != status.lineage {
             return Err(session::began_anew(name));
         }
         if behind > status.index && matches!(status.stage, Stage::Running | Stage::Left) {

@@ -141,8 +141,9 @@ impl World {
             shell(agent).groups.resume(now, name, to).map_err(|error| format!("{error:?}"))
         });
         self.note(host, || format!("goes on with {name}: {resumed:?}"));
-        if resumed.is_ok() {
-            self.cluster().totals.resumed += 1;
+        match resumed {
+            Ok(()) => self.cluster().totals.resumed += 1,
+            Err(why) => shell(agent).groups.resume_failed(name, &why),
         }
     }
 

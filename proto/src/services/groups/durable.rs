@@ -50,7 +50,7 @@ impl Saved {
     /// How far it goes.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        Mark { generation: self.generation, position: self.snapshot_position + self.entries.len() as u64 }
+        Mark { generation: self.generation, position: self.snapshot_position.saturating_add(self.entries.len() as u64) }
     }
 
     /// Behind a [`Write`].

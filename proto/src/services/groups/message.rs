@@ -174,8 +174,9 @@ pub enum Message {
         name: String,
         /// How far the log goes that it begins with, if it is a durable one and not to be empty.
         mark: Option<Option<Mark>>,
-        /// It goes on with a log that was kept: who only listens to members of it listens no more.
-        resumes: bool,
+        /// The log that it goes on with by itself, if so: who keeps one that may have more objects, and
+        /// who only listens to members of it listens no more.
+        goes_on: Option<KeptLog>,
     },
     /// I have none of this name: it may begin.
     Unknown {

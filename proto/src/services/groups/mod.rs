@@ -105,6 +105,13 @@ const FAILED_NS: u64 = 10_000_000_000;
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// but after so many doublings where the others refused it.
 const REFUSALS_MAX: u32 = 5;
+/// A group that went on and stopped again soon goes on again after so long (ns), twice as long each
+/// time,
+const RESUME_AGAIN_NS: u64 = 100_000_000;
+/// but no more than so many doublings.
+const RESTARTS_MAX: u32 = 7;
+/// Ids of this node that never took part, of one group.
+const UNBORN_MAX: usize = 256;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
 /// may read much before it hears that ([`Groups::propose`]).
 const TURN_NS: u64 = 50_000_000;
@@ -511,6 +518,8 @@ struct Group {
     /// Not begun again before then, how often in a row that was refused, and why.
     resume_at_ns: u64,
     refusals: u32,
+    /// How often in a row it stopped soon after it had gone on.
+    restarts: u32,
     stays: String,
     /// It is to begin by itself, with a log that is kept.
     resumes: bool,
@@ -608,6 +617,7 @@ impl Group {
             crashed_at: BTreeMap::new(),
             resume_at_ns: now_ns,
             refusals: 0,
+            restarts: 0,
             stays: String::new(),
             resumes: false,
             is_begun: false,
@@ -668,7 +678,7 @@ impl Group {
         now_ns: u64,
         ours: u32,
         nodes: &BTreeSet<u32>,
-        saved: &BTreeMap<String, Saved>,
+        (saved, former): (&BTreeMap<String, Saved>, &BTreeMap<String, Group>),
         events: &mut VecDeque<Event>,
     ) -> bool {
         if self.offered.is_none() && self.missing().is_none() {
@@ -677,7 +687,9 @@ impl Group {
         self.offered.take_if(|(index, _)| *index <= self.state.snapshot().0);
         let offered = self.offered.filter(|_| self.wants_offered()).map(|(_, at)| at);
         let Some(what) = offered.or_else(|| self.missing()) else { return false };
-        if let Some(large) = saved.get(&self.plan.name).and_then(|saved| saved.large.clone()).filter(|large| large.at() == what) {
+        let former = former.get(&self.plan.name).into_iter().flat_map(|group| [&group.large, &group.former]).flatten();
+        let here = saved.get(&self.plan.name).and_then(|saved| saved.large.as_ref()).into_iter().chain(former);
+        if let Some(large) = here.into_iter().find(|large| large.at() == what).cloned() {
             self.fetched(large, events);
             return false;
         }
@@ -740,9 +752,9 @@ impl Group {
 
     /// Behind which entry this member goes on without the others that have crashed.
     fn note_crashes(&mut self) {
-        let Some(log) = self.member.as_ref().map(Member::log) else { return };
+        let Some(log) = self.member.as_ref().map(Member::log).filter(|log| log.is_running()) else { return };
         if log.crashed().len() > self.crashed_at.len() {
-            let position = self.state.position();
+            let position = log.position();
             log.crashed().iter().for_each(|member| _ = self.crashed_at.entry(member).or_insert(position));
         }
     }
@@ -867,6 +879,13 @@ impl Group {
         let before = self.saved_through(told);
         let from = if is_same { resume::contradiction(log, &before, told)?.position } else { 0 };
         let kept_from = self.state.snapshot().0;
+        if is_same && from <= self.state.snapshot_position() {
+            // The snapshot stands for them, and the last one at least is an application's.
+            let entries: Vec<Applied> =
+                self.state.entries_behind(kept_from)?.filter(|applied| applied.position <= told).cloned().collect();
+            let count = entries.len() as u64 + 1;
+            return Some(Difference { index: kept_from, count, before: (self.plan.generation, self.plan.lineage), entries });
+        }
         let lost = self.state.entries_behind(kept_from)?.filter(|applied| (from..=told).contains(&applied.position));
         let entries: Vec<Applied> = lost.cloned().collect();
         // Another lineage has nothing of a snapshot, either.
@@ -1018,7 +1037,8 @@ impl Groups {
             return Err(Error::Exists(format!("this host has a group {} already: it is {}", plan.name, group.stage.name())));
         }
         // A clock that was ahead when the log was written, and is right now, must not make the group that goes on an earlier one.
-        let written = self.saved.get(&plan.name).map_or(0, |saved| saved.generation);
+        let kept = self.kept_log(&plan.name).map_or(0, |kept| kept.generation);
+        let written = self.saved.get(&plan.name).map_or(0, |saved| saved.generation).max(kept);
         plan.generation = plan.generation.max(written.saturating_add(1));
         if plan.generation > GENERATION_MAX {
             return Err(Error::Invalid(format!(
@@ -1063,6 +1083,9 @@ impl Groups {
         let group = self.kept_group(name).ok_or_else(nothing)?;
         let (log, mut saved) = (group.kept.clone().ok_or_else(nothing)?, group.saved_through(group.state.position()));
         let Resume { generation, members, timing, anyway } = to;
+        if let Some(later) = self.later_on_disk(name, log.mark()).filter(|_| group.plan.durable) {
+            return Err(Error::Invalid(later));
+        }
         // Epochs of one generation are counted on from it.
         let generation = generation.max(log.generation.saturating_add(1 << 32));
         let mut plan = Plan { generation, members, timing, ..group.plan.clone() };
@@ -1084,8 +1107,11 @@ impl Groups {
             From::Kept { log, anyway, .. } => (plan.durable && !anyway).then(|| Some(log.mark())),
             From::Nothing => None,
         };
-        let resumes = matches!(begun, From::Kept { .. });
-        let asks = Message::Elsewhere { generation, name: plan.name.clone(), mark, resumes };
+        let goes_on = match &begun {
+            From::Kept { log, anyway: false, .. } => Some(log.clone()),
+            _ => None,
+        };
+        let asks = Message::Elsewhere { generation, name: plan.name.clone(), mark, goes_on };
         let message = Message::Prepare { plan: Box::new(plan.clone()), begun: Box::new(begun.clone()) };
         let is_full = |node: &u32| Error::Busy(format!("the link with node {node:08x} is full"));
         for node in &others {
@@ -1236,7 +1262,7 @@ impl Groups {
     pub fn kept(&self) -> impl Iterator<Item = &str> + '_ {
         let is_kept =
             |group: &&Group| !group.leaves && !matches!(group.stage, Stage::Failed(_) | Stage::Left | Stage::Preparing(_));
-        self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str())
+        self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str()).chain(self.former.keys().map(String::as_str))
     }
 
     /// Gives this node's member up without asking the others, as an end of the agent would: they
@@ -1679,13 +1705,15 @@ impl Groups {
         match message {
             Message::Prepare { plan, begun } => self.prepare(now_ns, from, *plan, *begun),
             Message::Prepared { generation } | Message::Unknown { generation } => self.agreed(now_ns, generation, from),
-            Message::Elsewhere { generation, name, mark, resumes } => {
-                if resumes {
+            Message::Elsewhere { generation, name, mark, goes_on } => {
+                if goes_on.is_some() {
                     self.listens_no_more(now_ns, &name);
                 }
+                let is_behind = goes_on.as_ref().is_none_or(|log| self.kept_log(&name).is_none_or(|own| own.is_behind(log)));
                 let taken = self.named(&name).filter(|group| !group.is_void());
                 let why = match (taken, mark) {
                     (Some(group), _) => Some(format!("it has a group {name} already, which is {}", group.stage.name())),
+                    (None, _) if !is_behind => Some(format!("it keeps a log of {name} that may have more, and is to be asked")),
                     (None, Some(mark)) => self.later_than(&name, mark),
                     (None, None) => None,
                 };
@@ -1909,7 +1937,7 @@ impl Groups {
         if let Some(why) = lacks_witness(self.config.node, self.config.witness_ns, *policy) {
             return Err(why);
         }
-        if self.groups.len() >= GROUPS_MAX {
+        if self.groups.len() >= GROUPS_MAX && !self.names.contains_key(name) {
             return Err(format!("at most {GROUPS_MAX} groups on one host"));
         }
         Ok(())
@@ -1994,6 +2022,18 @@ impl Groups {
         })
     }
 
+    /// That some disk has a later log of a durable group than this one, as far as its node has said so.
+    fn later_on_disk(&self, name: &str, mark: Mark) -> Option<String> {
+        if let Some(own) = self.later_than(name, Some(mark)) {
+            return Some(own);
+        }
+        let denied = &self.named(name)?.denied;
+        let (node, length) = denied.iter().find_map(|(node, (of, _))| Some((node, of.filter(|of| *of > mark)?.position)))?;
+        Some(format!(
+            "the disk of node {node:08x} has a later log of {name}, of {length} entries: fide group create --durable there goes on with it"
+        ))
+    }
+
     fn begin_if_prepared(&mut self, now_ns: u64, generation: u64) {
         if self.groups.get(&generation).is_some_and(|group| group.stage == Stage::Prepared) {
             self.begin(now_ns, generation);
@@ -2051,7 +2091,7 @@ impl Groups {
         let by_itself = |group: &Group| group.resumes && never_was;
         if let Some(name) = self.groups.get(&generation).filter(|group| by_itself(group)).map(|group| group.plan.name.clone()) {
             self.drop_group(generation);
-            self.look_at_former(now_ns);
+            self.restore_former(now_ns);
             if let Some(group) = self.named_mut(&name) {
                 group.stays = format!(
                     "all its members stopped, and with this host's log it does not go on: {why}; fide group resume decides"
@@ -2113,6 +2153,11 @@ impl Groups {
         let Some(group) = self.named(name).filter(|group| group.stage == Stage::Joining && group.member.is_none()) else {
             return;
         };
+        // Who has not answered may run it, or keep the log that it is to go on with.
+        let has_answered = |node: &u32| group.denied.contains_key(node) || self.foreign.contains_key(node);
+        if !self.candidates(group).iter().all(has_answered) {
+            return;
+        }
         let heard = group.denied.iter().filter(|(node, _)| self.nodes.contains(node));
         let mut kept: BTreeMap<u32, Kept> = heard.map(|(node, (_, kept))| (*node, kept.clone())).collect();
         kept.insert(ours, own);
@@ -2120,7 +2165,16 @@ impl Groups {
         let index = kept.values().filter_map(|kept| kept.log.as_ref()).map(|log| log.index).max().unwrap_or(0);
         let Some(group) = self.names.get(name).and_then(|generation| self.groups.get_mut(generation)) else { return };
         let stays = match found {
-            Ok(GoesOn { node, nodes }) => {
+            Ok(GoesOn { node, nodes, without }) => {
+                // What the others know this node knows from now on: who is asked may be one of these.
+                let own = if group.kept.is_some() {
+                    group.kept.as_mut()
+                } else {
+                    self.former.get_mut(name).and_then(|g| g.kept.as_mut())
+                };
+                if let Some(own) = own.filter(|_| node == ours) {
+                    own.members.retain(|member, _| !without.contains(member));
+                }
                 if node == ours && now_ns >= group.resume_at_ns {
                     group.resume_at_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
                     self.events.push_back(Event::Resume { name: name.into(), nodes });
@@ -2133,14 +2187,19 @@ impl Groups {
             }
             Err(Stays::NoLog) => String::new(),
             Err(Stays::Missing(nodes)) => {
+                let have_lost = nodes.iter().all(|node| kept.contains_key(node));
                 let nodes: Vec<String> = nodes.iter().map(|node| format!("node {node:08x}")).collect();
                 let hold = kept.iter().filter(|(_, kept)| kept.log.is_some()).map(|(node, _)| format!("node {node:08x}"));
                 let hold: Vec<String> = hold.collect();
                 format!(
-                    "all its members stopped; {} hold its log, of {index} entries, and {} may have more: it goes on when that is back, or \
-                     without it (fide group resume)",
+                    "all its members stopped; {} hold its log, of {index} entries, and {} may have more{}",
                     hold.join(", "),
-                    nodes.join(", ")
+                    nodes.join(", "),
+                    if have_lost {
+                        " that is lost with its memory: fide group resume goes on without it"
+                    } else {
+                        ": it goes on when that is back, or without it (fide group resume)"
+                    }
                 )
             }
             Err(Stays::Differ(one, other)) => format!(
@@ -2152,6 +2211,13 @@ impl Groups {
             group.stays = stays;
             let generation = group.plan.generation;
             self.events.push_back(Event::Changed { generation });
+        }
+    }
+
+    /// What [`Event::Resume`] asked for cannot be now, and why.
+    pub fn resume_failed(&mut self, name: &str, why: &str) {
+        if let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Joining) {
+            group.stays = format!("all its members stopped, and with this host's log it does not go on yet: {why}");
         }
     }
 
@@ -2180,7 +2246,9 @@ impl Groups {
         if self.former.is_empty() && self.unborn.is_empty() {
             return;
         }
-        let runs: Vec<String> = self.groups.values().filter(|g| g.stage == Stage::Running).map(|g| g.plan.name.clone()).collect();
+        let has_all = |group: &Group| group.stage == Stage::Running && group.missing().is_none();
+        let concerned = self.former.keys().chain(self.unborn.keys());
+        let runs: BTreeSet<String> = concerned.filter(|name| self.named(name).is_some_and(has_all)).cloned().collect();
         for name in runs {
             self.unborn.remove(&name);
             let (Some(former), Some(group)) = (self.former.remove(&name), self.named(&name)) else { continue };
@@ -2192,6 +2260,11 @@ impl Groups {
             }
             self.events.extend(former.large.into_iter().chain(former.former).map(Event::Release));
         }
+        self.restore_former(now_ns);
+    }
+
+    /// Where a group has no other one of its name in its place, it is looked for again.
+    fn restore_former(&mut self, now_ns: u64) {
         let free: Vec<String> = self.former.keys().filter(|name| !self.names.contains_key(*name)).cloned().collect();
         for name in free {
             let Some(mut former) = self.former.remove(&name) else { continue };
@@ -2214,14 +2287,7 @@ impl Groups {
     fn ask_to_join(&mut self, now_ns: u64, generation: u64) {
         let Some(group) = self.groups.get(&generation) else { return };
         let name = group.plan.name.clone();
-        // Those of whom it is known that they are members come first.
-        let bound: BTreeSet<u32> = group.state.bindings().values().map(|binding| binding.node).collect();
-        let candidates: Vec<u32> = self
-            .nodes
-            .iter()
-            .copied()
-            .filter(|node| bound.is_empty() || bound.contains(node) || !bound.iter().any(|b| self.nodes.contains(b)))
-            .collect();
+        let candidates = self.candidates(group);
         let behind = group.asked.and_then(|asked| candidates.iter().find(|node| **node > asked));
         let next = behind.or(candidates.first()).copied();
         let Some(group) = self.groups.get_mut(&generation) else { return };
@@ -2233,6 +2299,13 @@ impl Groups {
         if let Some(next) = next {
             let _ = self.tell(next, &Message::Join { name });
         }
+    }
+
+    /// Who may run this group: those of whom it is known that they are members, if any of them is heard.
+    fn candidates(&self, group: &Group) -> Vec<u32> {
+        let bound: BTreeSet<u32> = group.state.bindings().values().map(|binding| binding.node).collect();
+        let may = |node: &u32| bound.is_empty() || bound.contains(node) || !bound.iter().any(|b| self.nodes.contains(b));
+        self.nodes.iter().copied().filter(may).collect()
     }
 
     fn asked_to_join(&mut self, now_ns: u64, from: u32, name: &str) {
@@ -2294,7 +2367,6 @@ impl Groups {
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
         let timing = plan.timing;
-        let name = plan.name.clone();
         let mut group = Group::new(now_ns, plan, Stage::Joining, from);
         if let Some(mut old) = self.groups.remove(&known) {
             if before == generation {
@@ -2310,10 +2382,7 @@ impl Groups {
                 (group.large, group.former) = (old.large, old.former);
             }
         }
-        match self.unborn.get_mut(&name) {
-            Some((of, ids)) if *of == generation => _ = ids.insert(me),
-            _ => _ = self.unborn.insert(name, (generation, [me].into())),
-        }
+        note_unborn(&mut self.unborn, &group.plan, me);
         let build = Box::new(move |setup: &Setup| make(setup, policy, &timing));
         group.me = Some(me);
         group.member = Some(Member::new(now_ns, Log::join(me, config, build), gate_config(&gate, policy)));
@@ -2588,7 +2657,7 @@ impl Groups {
 
     /// Everything that members want, until they want nothing.
     fn settle(&mut self, now_ns: u64) {
-        let Self { groups, links, copies, events, nodes, ended, config, saved, .. } = self;
+        let Self { groups, links, copies, events, nodes, ended, config, saved, former, unborn, .. } = self;
         let mut lost = Vec::new();
         for (generation, group) in groups.iter_mut() {
             group.end_what_lives_on(config.incarnation);
@@ -2596,7 +2665,7 @@ impl Groups {
             release(now_ns, group);
             send_to_met(*generation, group, links, ended);
             drain(*generation, group, links, copies, events, config.node);
-            if group.fetch(now_ns, config.node, nodes, saved, events) {
+            if group.fetch(now_ns, config.node, nodes, (saved, former), events) {
                 lost.push(*generation);
             }
             run(now_ns, group);
@@ -2610,6 +2679,9 @@ impl Groups {
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
                 if group.plan.durable && group.has_run && group.missing().is_none() {
                     saved.insert(group.plan.name.clone(), group.saved());
+                }
+                if let Some(me) = group.me.filter(|_| !group.has_run) {
+                    note_unborn(unborn, &group.plan, me);
                 }
                 // Of a round in parts nobody has all then.
                 copies.retain(|leaving| leaving.generation != *generation);
@@ -2642,24 +2714,30 @@ impl Groups {
         send(&mut self.links, node, message)
     }
 
-    fn keep(&mut self, generation: u64, group: Group) {
-        if let Some(old) = self.names.insert(group.plan.name.clone(), generation)
+    fn keep(&mut self, generation: u64, mut new: Group) {
+        if let Some(old) = self.names.insert(new.plan.name.clone(), generation)
             && old != generation
             && let Some(group) = self.groups.remove(&old)
         {
+            new.restarts = group.restarts;
             if group.kept.is_some() {
                 self.keep_former(group);
             } else {
                 self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
             }
         }
-        self.groups.insert(generation, group);
+        self.groups.insert(generation, new);
         self.events.push_back(Event::Changed { generation });
     }
 
     fn drop_group(&mut self, generation: u64) {
         if let Some(group) = self.groups.remove(&generation) {
             self.names.remove(&group.plan.name);
+            let ours = group.plan.members.iter().find(|binding| binding.node == self.config.node);
+            if let Some(binding) = ours.filter(|_| group.stage == Stage::Prepared) {
+                // It may have begun elsewhere, and counts this node.
+                note_unborn(&mut self.unborn, &group.plan, binding.member);
+            }
             self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
         }
         self.events.push_back(Event::Changed { generation });
@@ -3184,6 +3262,11 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         // Raft rests on what a majority remembers, and not on who went on without whom.
         let is_kept = has_state && !group.leaves && log.kind().needs_accuracy();
         group.kept = is_kept.then(|| kept_log(group, log, me));
+        // A path that stays out would have all of them come and go for ever.
+        let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
+        let has_gone_on = group.plan.lineage != group.plan.generation;
+        group.restarts = if has_gone_on && is_soon { (group.restarts + 1).min(RESTARTS_MAX) } else { 0 };
+        group.resume_at_ns = if group.restarts > 0 { now_ns + (RESUME_AGAIN_NS << group.restarts) } else { now_ns };
     }
     let is_lowi = group.plan.engine == Kind::Lowi;
     group.halted = Some(why);
@@ -3206,6 +3289,21 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
         group.setbacks = if missed && is_soon { (group.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
         group.join_at_ns = now_ns.saturating_add(REJOIN_NS << group.setbacks);
+    }
+}
+
+/// Under this id this node never took part in that group.
+fn note_unborn(unborn: &mut BTreeMap<String, (u64, BTreeSet<MemberId>)>, plan: &Plan, me: MemberId) {
+    let known = unborn.entry(plan.name.clone()).or_default();
+    if known.0 < plan.generation {
+        *known = (plan.generation, BTreeSet::new());
+    }
+    if known.0 == plan.generation {
+        known.1.insert(me);
+    }
+    // Former ones are known to be dead by now.
+    while known.1.len() > UNBORN_MAX {
+        known.1.pop_first();
     }
 }
 

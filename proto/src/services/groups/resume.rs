@@ -9,7 +9,8 @@
 //! Member `y` *went on without* `x` if it knows of `x` (whose id is not above all that it knows) and
 //! does not count it among its members: `x` left, or had crashed and `y` has decided something
 //! since. While the policy of the group holds, `x` had stopped before that, so that what `y` decided
-//! later `x` has not got, and whatever `x` told its applications, `y` has. That `y` only heard of the
+//! later `x` has not got; and `y` has everything that `x` had, unless others decided something else
+//! in its place, and agrees with the logs of all whom it still counts (`specs/resume`). That `y` only heard of the
 //! crash says nothing: a member of LOWI that missed a copy hears of it before it stops. So:
 //!
 //! 1. Logs of an earlier generation are behind those of a later one: it began with one of them.
@@ -54,6 +55,13 @@ impl KeptLog {
         Mark { generation: self.generation, position: self.position }
     }
 
+    /// Whether that log has all that was told here, by the rule.
+    #[must_use]
+    pub fn is_behind(&self, other: &Self) -> bool {
+        let went_on = other.went_on_without(self.me) && !self.went_on_without(other.me);
+        self.generation < other.generation || self.generation == other.generation && went_on
+    }
+
     /// Whether this member went on without that one.
     #[must_use]
     pub fn went_on_without(&self, other: MemberId) -> bool {
@@ -88,6 +96,8 @@ pub struct GoesOn {
     pub node: u32,
     /// Its first members, that one among them.
     pub nodes: BTreeSet<u32>,
+    /// Members that any of them has gone on without.
+    pub without: BTreeSet<MemberId>,
 }
 
 /// What becomes of a group that none of these nodes runs, and nobody else does who is heard.
@@ -111,7 +121,8 @@ pub fn rule(kept: &BTreeMap<u32, Kept>) -> Result<GoesOn, Stays> {
     let first: BTreeMap<u32, &KeptLog> =
         logs.iter().filter(|(_, log)| !is_behind(log)).map(|(node, log)| (*node, *log)).collect();
     // Nobody is first only where some went on without each other in a circle.
-    let longest = first.iter().max_by_key(|(node, log)| (log.position, std::cmp::Reverse(**node)));
+    let without = |log: &KeptLog| logs.values().filter(|other| log.went_on_without(other.me)).count();
+    let longest = first.iter().max_by_key(|(node, log)| (log.position, without(log), std::cmp::Reverse(**node)));
     let Some((node, _)) = longest else {
         let mut nodes = logs.keys();
         let one = nodes.next().copied().unwrap_or_default();
@@ -122,14 +133,16 @@ pub fn rule(kept: &BTreeMap<u32, Kept>) -> Result<GoesOn, Stays> {
         unborn.is_some_and(|(generation, members)| *generation == last && members.contains(member))
     };
     let counted = first.values().flat_map(|log| &log.members).map(|(member, of)| (*member, *of));
-    let is_out = |member: MemberId| logs.values().any(|other| other.went_on_without(member));
+    // Who is behind itself does not say: "behind" does not pass on (specs/resume, Resume_any_excludes).
+    let is_out = |member: MemberId| first.values().any(|other| other.went_on_without(member));
     let is_here = |member: &MemberId, of: &u32| logs.get(of).is_some_and(|log| log.me == *member) || is_unborn(*of, member);
     let missing: BTreeSet<u32> =
         counted.filter(|(member, of)| !is_out(*member) && !is_here(member, of)).map(|(_, of)| of).collect();
     if !missing.is_empty() {
         return Err(Stays::Missing(missing));
     }
-    Ok(GoesOn { node: *node, nodes: first.keys().copied().collect() })
+    let all = logs.values().flat_map(|log| log.members.keys().copied().chain([log.me]));
+    Ok(GoesOn { node: *node, nodes: first.keys().copied().collect(), without: all.filter(|member| is_out(*member)).collect() })
 }
 
 /// Where a log that a group is to go on with does not have what this node told its applications.
@@ -146,17 +159,17 @@ pub struct Contradiction {
 pub fn contradiction(offered: &Saved, own: &Saved, told: Position) -> Option<Contradiction> {
     let length = offered.mark().position;
     let at = |saved: &Saved, position: Position| -> Option<Entry> {
-        let behind = position.checked_sub(saved.snapshot_position + 1)?;
+        let behind = position.checked_sub(saved.snapshot_position.checked_add(1)?)?;
         saved.entries.get(usize::try_from(behind).ok()?).cloned()
     };
     // What a snapshot stands for can be compared no more.
-    let from = offered.snapshot_position.max(own.snapshot_position) + 1;
+    let from = offered.snapshot_position.max(own.snapshot_position).saturating_add(1);
     for position in from..=told.min(length) {
         if at(offered, position) != at(own, position) {
             return Some(Contradiction { position, differs: true });
         }
     }
-    (told > length).then_some(Contradiction { position: length + 1, differs: false })
+    (told > length).then_some(Contradiction { position: length.saturating_add(1), differs: false })
 }
 
 #[cfg(test)]
@@ -169,13 +182,17 @@ mod tests {
         KeptLog { generation: 7, lineage: 7, me: MemberId(me), position, index: position, members, highest: MemberId(3) }
     }
 
-    fn of(logs: &[KeptLog]) -> Result<GoesOn, Stays> {
+    fn of(logs: &[KeptLog]) -> Result<(u32, BTreeSet<u32>), Stays> {
         let kept = |log: &KeptLog| (u32::from(log.me.0), Kept { log: Some(log.clone()), unborn: None });
-        rule(&logs.iter().map(kept).collect())
+        decided(&logs.iter().map(kept).collect())
     }
 
-    fn goes_on(node: u32, nodes: &[u32]) -> Result<GoesOn, Stays> {
-        Ok(GoesOn { node, nodes: nodes.iter().copied().collect() })
+    fn decided(kept: &BTreeMap<u32, Kept>) -> Result<(u32, BTreeSet<u32>), Stays> {
+        rule(kept).map(|GoesOn { node, nodes, .. }| (node, nodes))
+    }
+
+    fn goes_on(node: u32, nodes: &[u32]) -> Result<(u32, BTreeSet<u32>), Stays> {
+        Ok((node, nodes.iter().copied().collect()))
     }
 
     #[test]
@@ -218,9 +235,9 @@ mod tests {
         knows.highest = MemberId(4);
         let unborn = |generation| Kept { log: None, unborn: Some((generation, [MemberId(4)].into())) };
         let kept = |of_4: Kept| BTreeMap::from([(1, Kept { log: Some(knows.clone()), unborn: None }), (4, of_4)]);
-        assert_eq!(rule(&kept(unborn(7))), goes_on(1, &[1]));
-        assert_eq!(rule(&kept(unborn(6))), Err(Stays::Missing([4].into())));
-        assert_eq!(rule(&kept(Kept::default())), Err(Stays::Missing([4].into())));
+        assert_eq!(decided(&kept(unborn(7))), goes_on(1, &[1]));
+        assert_eq!(decided(&kept(unborn(6))), Err(Stays::Missing([4].into())));
+        assert_eq!(decided(&kept(Kept::default())), Err(Stays::Missing([4].into())));
     }
 
     #[test]
