@@ -47,7 +47,8 @@ impl Lost {
             let line = serde_json::json!({
                 "index": applied.index, "member": applied.member.0, "client": client, "number": number, "hex": hex, "text": text,
             });
-            lines = format!("{lines}\n{line}");
+            lines.push('\n');
+            lines.push_str(&line.to_string());
         }
         let path = Self::file(logs, &self.name, self.generation);
         let _ = std::fs::remove_file(&path); // there is none, unless the same happened before

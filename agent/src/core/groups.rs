@@ -174,8 +174,8 @@ pub(super) struct Plans {
     known: BTreeMap<String, u64>,
     /// Begun after all members of the one before had ended.
     anew: BTreeSet<String>,
-    /// Of which log applications of this host were told more than there is now, and from which entry on.
-    lost: BTreeMap<String, (u64, u64)>,
+    /// Clients of each group that were told more than there is now, until they have heard of that.
+    lost: BTreeMap<String, BTreeSet<u64>>,
     /// Why groups that this host began have their engine and policy, where these were not named.
     chosen: BTreeMap<String, String>,
     /// With which log on which hosts groups are to go on.
@@ -571,9 +571,9 @@ impl Core {
         // Whoever was told them begins anew: what comes now does not follow what it has read.
         for session in self.sessions.iter_mut().filter(|session| session.name == name && session.index >= index) {
             session.is_gone = true;
+            self.group_plans.lost.entry(name.clone()).or_default().insert(session.client);
         }
         self.sessions.retain(|session| !session.is_gone);
-        self.group_plans.lost.insert(name.clone(), (status.lineage, index));
         tracing::error!(
             "group {name}: {count} entries that applications of this host were told, from {index} on, are not in the log that it goes on \
              with: two parts of the network both decided, or somebody ordered it; the entries are kept in {}",
@@ -765,9 +765,9 @@ impl Core {
             let what = format!("{SESSIONS_MAX} applications of this host have groups open");
             return Err(Refused { code: ErrorCode::Full, what });
         }
-        let has_lost = self.group_plans.lost.get(name);
-        let was_told = has_lost.is_some_and(|(lineage, index)| *lineage == generation && behind >= *index);
-        if was_told || generation != 0 && status.lineage != 0 && generation != status.lineage {
+        // Once: it opens the group anew, from its first entry.
+        let was_told = self.group_plans.lost.get_mut(name).is_some_and(|clients| clients.remove(&client));
+        if was_told && behind > 0 || generation != 0 && status.lineage != 0 && generation != status.lineage {
             return Err(session::began_anew(name));
         }
         if behind > status.index && matches!(status.stage, Stage::Running | Stage::Left) {
