@@ -258,7 +258,7 @@ fn an_agent_that_is_started_again_takes_back_what_the_former_one_said() {
 #[test]
 fn in_a_chain_of_five_fences_run_out_and_none_is_shut_by_a_report() {
     let Some(pins) = Pins::new() else { return };
-    let Some(w) = fenced(&pins, 5, "2s") else { return };
+    let Some(w) = fenced(&pins, 5, "3s") else { return };
     (1..=5).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     for a in 1..=5 {
         (a + 2..=5).for_each(|b| part(&w, a, b));
@@ -286,7 +286,7 @@ fn in_a_chain_of_five_fences_run_out_and_none_is_shut_by_a_report() {
 fn an_acknowledged_fence_is_armed_with_five_hosts_and_with_nine() {
     for hosts in [5, 9] {
         let Some(pins) = Pins::new() else { return };
-        let Some(w) = fenced(&pins, hosts, "1s") else { return };
+        let Some(w) = fenced(&pins, hosts, "3s") else { return };
         for host in 1..=hosts {
             until("its fence is armed", || fence(&w, host).extensions > 3);
             let status = fence(&w, host);
@@ -299,7 +299,7 @@ fn an_acknowledged_fence_is_armed_with_five_hosts_and_with_nine() {
 #[test]
 fn a_fence_that_is_not_armed_says_who_is_waited_for() {
     let Some(pins) = Pins::new() else { return };
-    let Some(mut w) = fenced(&pins, 3, "1s") else { return };
+    let Some(mut w) = fenced(&pins, 3, "3s") else { return };
     (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     (1..=3).for_each(|host| w.kill_agent(host));
     // What its gates were is forgotten with the pins; whom it knew is not.
@@ -320,7 +320,7 @@ fn a_fence_that_is_not_armed_says_who_is_waited_for() {
 #[test]
 fn multicast_that_switches_stop_to_deliver_is_named_and_nobody_is_given_up() {
     let Some(pins) = Pins::new() else { return };
-    let Some(w) = fenced(&pins, 3, "1s") else { return };
+    let Some(w) = fenced(&pins, 3, "3s") else { return };
     (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     let process = w.sleeper(2);
     w.watch_known(2, "db", process.pid());
@@ -349,7 +349,7 @@ fn multicast_that_switches_stop_to_deliver_is_named_and_nobody_is_given_up() {
 #[test]
 fn a_host_that_gets_no_multicast_hears_the_others_by_unicast() {
     let Some(pins) = Pins::new() else { return };
-    let Some(w) = fenced(&pins, 3, "1s") else { return };
+    let Some(w) = fenced(&pins, 3, "3s") else { return };
     (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
     NETS.iter().for_each(|net| w.lab.lose_multicast(1, *net).unwrap());
     w.event(1, "the cause", |e| e.code == MULTICAST_EVENT_CODE && e.text.contains("h2, h3 is not delivered"));
