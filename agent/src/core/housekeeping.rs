@@ -23,6 +23,7 @@ impl Core {
         self.try_some(now);
         self.ask_sizes(now);
         self.look_at_losses();
+        self.groups.handle_second(now, |node| self.losses.is_calm(node));
         self.complain(now);
         self.complain_of_fence(now);
         self.recover_stranded(now);

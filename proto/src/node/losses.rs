@@ -15,6 +15,8 @@ const ONE_OF: u64 = 100;
 /// Fewer are no rate.
 const FEWEST: u64 = 8;
 const QUIET: u8 = 10;
+/// Of these a path is called calm.
+const CALM: u8 = 2;
 /// So many times fewer than [`ONE_OF`] are hardly any.
 const HARDLY: u64 = 5;
 
@@ -88,6 +90,13 @@ impl Losses {
         news
     }
 
+    /// Whether of the heartbeats of that host, by every path by which some come, hardly any were missing for some seconds.
+    #[must_use]
+    pub fn is_calm(&self, node: u32) -> bool {
+        let windows = self.of.get(&node).into_iter().flatten();
+        windows.filter(|window| window.last.is_some_and(|(arrived, _)| arrived != 0)).all(|window| window.quiet >= CALM)
+    }
+
     /// Whose heartbeats a path loses, and whose not.
     #[must_use]
     pub fn on(&self, path: usize) -> (Vec<u32>, Vec<u32>) {
@@ -118,8 +127,12 @@ mod tests {
         assert_eq!(run(&mut losses, &mut row, &[0; 20]), []);
         assert_eq!(run(&mut losses, &mut row, &[100; 4]), [(300, 2000)], "in three seconds");
         assert_eq!(losses.on(0), (vec![7], vec![]));
+        assert!(!losses.is_calm(7));
         assert_eq!(run(&mut losses, &mut row, &[5; 60]), [], "once");
-        assert_eq!(run(&mut losses, &mut row, &[0; 10]), [(0, 2000)]);
+        assert!(!losses.is_calm(7));
+        run(&mut losses, &mut row, &[0; 2]);
+        assert!(losses.is_calm(7), "sooner than it is told");
+        assert_eq!(run(&mut losses, &mut row, &[0; 8]), [(0, 2000)]);
         assert_eq!(losses.on(0), (vec![], vec![7]));
         assert_eq!(run(&mut losses, &mut row, &[6; 10]).len(), 1, "one of a hundred is told");
     }

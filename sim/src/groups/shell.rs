@@ -93,6 +93,8 @@ pub(crate) struct Shell {
     pub excluded: BTreeMap<u32, u32>,
     beaten_ns: u64,
     held_behind_ns: u64,
+    /// When it next tells its groups that a second is over.
+    second_at_ns: u64,
     rides_stay: bool,
     resent: u64,
     doubled_ns: u64,
@@ -157,6 +159,7 @@ impl Shell {
             excluded: BTreeMap::new(),
             beaten_ns: 0,
             held_behind_ns: 0,
+            second_at_ns: 0,
             rides_stay: false,
             resent: 0,
             doubled_ns: 0,
@@ -475,7 +478,12 @@ impl World {
         }
         self.read_sessions(host, agent);
         let Agent { node, shell, .. } = agent;
-        let groups = &mut shell.as_mut().expect("an agent with groups").groups;
+        let Shell { groups, second_at_ns, .. } = &mut **shell.as_mut().expect("an agent with groups");
+        if *second_at_ns <= now {
+            *second_at_ns = now + 1_000 * MS;
+            // Lost packets are not counted here: they count as nothing out of the ordinary.
+            groups.handle_second(now, |_| true);
+        }
         // What has come is read first: a copy of a round may be among it.
         if self.hosts[host].ring.is_empty() && groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
             let table = &self.hosts[host].table;

@@ -83,11 +83,15 @@ const JOIN_AGAIN_NS: u64 = 500_000_000;
 const REJOIN_NS: u64 = 10_000_000;
 /// Who was refused for the format, or came too late, asks again after so long (ns).
 const REFUSED_NS: u64 = 100_000_000;
-/// A member of LOWI that stops sooner behind its beginning waits twice as long each time before it
-/// joins again (ns),
+/// A member that stops sooner behind its beginning waits twice as long each time before it joins
+/// again (ns), since a path that stays out or loses packets would stop it again, at the cost of a
+/// change of membership and an id for all,
 const SETTLED_NS: u64 = 30_000_000_000;
-/// but no more than so many doublings of [`REJOIN_NS`].
-const SETBACKS_MAX: u32 = 10;
+/// but no more than so many doublings of [`REJOIN_NS`],
+const SETBACKS_MAX: u32 = 9;
+/// or so many while a host of its group is unheard, or packets of it are lost: when that ends, it
+/// waits no longer ([`Groups::handle_second`]).
+const TROUBLED_MAX: u32 = 12;
 /// It is looked whether members are unknown to the detector so often (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
@@ -534,9 +538,10 @@ struct Group {
     /// Whom we let in: which node is to be which member, until that is applied.
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
-    /// How often in a row our member of LOWI stopped for a copy that it missed, soon after it had
-    /// come.
+    /// How often in a row our member stopped soon after it had come.
     setbacks: u32,
+    /// Of its hosts, those that were unheard, or of which packets were lost, a second ago.
+    troubled: BTreeSet<u32>,
     leaves: bool,
     /// The client whose proposal is taken next, and how long it is waited for.
     turn: Option<(u64, u64)>,
@@ -627,6 +632,7 @@ impl Group {
             invited: BTreeMap::new(),
             halted: None,
             setbacks: 0,
+            troubled: BTreeSet::new(),
             leaves: false,
             turn: None,
             taken: Taken::default(),
@@ -2372,6 +2378,7 @@ impl Groups {
             if before == generation {
                 group.halted = old.halted;
                 group.setbacks = old.setbacks;
+                group.troubled = std::mem::take(&mut old.troubled);
             }
             group.early = std::mem::take(&mut old.early);
             group.asked = old.asked;
@@ -2598,6 +2605,21 @@ impl Groups {
         let of_groups = self.groups.values().map(Group::poll_timeout).min().filter(|at_ns| *at_ns < u64::MAX);
         let of_expected = (!self.expected.is_empty()).then_some(self.expected_look_ns);
         of_groups.into_iter().chain(self.links.poll_timeout()).chain(of_expected).min()
+    }
+
+    /// A second is over. `is_calm` says of a host that is heard whether hardly any packets of it were lost lately.
+    /// A member that waits longer and longer before it joins again waits no more when the trouble of a host ends.
+    pub fn handle_second(&mut self, now_ns: u64, is_calm: impl Fn(u32) -> bool) {
+        for group in self.groups.values_mut() {
+            let bound: BTreeSet<u32> = group.state.bindings().values().map(|b| b.node).collect();
+            let others = bound.into_iter().filter(|node| *node != self.config.node);
+            let troubled = others.filter(|node| !self.nodes.contains(node) || !is_calm(*node)).collect();
+            let before = std::mem::replace(&mut group.troubled, troubled);
+            let is_over = before.difference(&group.troubled).next().is_some();
+            if is_over && group.setbacks > 0 && group.stage == Stage::Joining && group.member.is_none() {
+                group.join_at_ns = group.join_at_ns.min(now_ns);
+            }
+        }
     }
 
     /// The time has come. `standing` says what the shell knows of a node.
@@ -3268,7 +3290,6 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         group.restarts = if has_gone_on && is_soon { (group.restarts + 1).min(RESTARTS_MAX) } else { 0 };
         group.resume_at_ns = if group.restarts > 0 { now_ns + (RESUME_AGAIN_NS << group.restarts) } else { now_ns };
     }
-    let is_lowi = group.plan.engine == Kind::Lowi;
     group.halted = Some(why);
     (group.riding, group.held) = (None, None);
     group.arriving.clear();
@@ -3283,12 +3304,10 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     } else {
         group.stage = Stage::Joining;
         group.asked = None;
-        // A path that stays out would have it come and go for ever, and each time costs all members
-        // some bytes and an id.
-        let missed = is_lowi && matches!(why, Halted::NetworkFault | Halted::MissingBroadcast);
         let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
-        group.setbacks = if missed && is_soon { (group.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
-        group.join_at_ns = now_ns.saturating_add(REJOIN_NS << group.setbacks);
+        group.setbacks = if is_soon { (group.setbacks + 1).min(TROUBLED_MAX) } else { 0 };
+        let doublings = if group.troubled.is_empty() { group.setbacks.min(SETBACKS_MAX) } else { group.setbacks };
+        group.join_at_ns = now_ns.saturating_add(REJOIN_NS << doublings);
     }
 }
 

@@ -659,6 +659,30 @@ fn a_member_of_lowi_that_misses_copies_again_and_again_comes_back_ever_more_seld
     assert!(world.within(15_000, |world| world.runs(2)));
 }
 
+/// Nor does one of any other engine that stops soon again, whatever the reason; and where packets of a host were lost meanwhile, it is
+/// back soon after that has ended.
+#[test]
+fn a_member_that_stops_again_and_again_comes_back_ever_more_seldom_and_at_once_when_the_trouble_ends() {
+    for engine in [Kind::Huc, Kind::Hsuc, Kind::Lowi] {
+        let mut world = World::created(9, 3, engine);
+        let mut stops = 0;
+        for _ in 0..120 {
+            world.within(1_000, |world| world.runs(2));
+            if world.runs(2) {
+                stops += 1;
+                world.begin_anew(2);
+            }
+            let now_ns = world.now_ns;
+            world.nodes[2].groups.handle_second(now_ns, |_| false);
+        }
+        assert!((8..20).contains(&stops), "{engine}: {stops}");
+        assert!(!world.within(2_000, |world| world.runs(2)), "{engine}: it waits");
+        let now_ns = world.now_ns;
+        world.nodes[2].groups.handle_second(now_ns, |_| true);
+        assert!(world.within(1_000, |world| world.runs(2)), "{engine}: the trouble is over");
+    }
+}
+
 #[test]
 fn times_of_a_plan_that_cannot_be_are_refused() {
     let good = Timing::of_contract(MS, 3 * MS);
