@@ -698,6 +698,7 @@ impl Control {
                 Ok(Happened::RingGone(index, Made::Socket(_))) => self.rings.give_back(index),
                 Ok(Happened::RingGone(_, Made::Kernel(subscriber))) => self.rings.unmake(subscriber),
                 Ok(Happened::BridgeGone(bridge)) => drop(bridge),
+                Ok(Happened::SessionEnded(ended)) => drop(ended),
                 // Without a word, it has panicked.
                 Ok(Happened::Stopped) | Err(TryRecvError::Disconnected) => return false,
             }
@@ -2090,9 +2091,14 @@ impl Control {
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
             Request::Group { order } => plain(self.order_group(i, order)?),
-            Request::OpenGroup { name, client, behind, last_number, generation, bundles } => {
-                self.open_group(i, name, (client, last_number), Opening { behind, generation, bundles }).map(Some)
-            }
+            Request::OpenGroup { name, client, behind, last_number, generation, bundles } => self
+                .open_group(
+                    i,
+                    name,
+                    (client, last_number),
+                    Opening { behind, generation, bundles, account: self.connections[i].peer.account },
+                )
+                .map(Some),
         }
     }
 

@@ -30,6 +30,7 @@ mod questions;
 mod reports;
 pub mod requests;
 mod send;
+pub(crate) mod sessions;
 mod sizes;
 pub mod snapshot;
 mod subscriptions;
@@ -64,7 +65,6 @@ use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{BODY_MAX, Notice};
-use fide_wire::session::Bundle;
 use fide_wire::{PATHS, SLOTS};
 use progress::Owed;
 use requests::Request;
@@ -74,7 +74,7 @@ use std::os::fd::OwnedFd;
 use tables::Interests;
 
 pub use crash::Before;
-pub use groups::Opening;
+pub use sessions::Opening;
 
 /// What the control thread hears.
 #[derive(Debug)]
@@ -127,6 +127,8 @@ pub enum Happened {
     RingGone(u32, Made),
     /// A bridge of a process that ended, to be dropped: unmapping it may wait for other threads.
     BridgeGone(Bridge),
+    /// What an application's session leaves, to be dropped.
+    SessionEnded(sessions::Ended),
     /// The loop has ended.
     Stopped,
 }
@@ -288,13 +290,8 @@ pub struct Core {
     carriers: [bool; PATHS],
     /// Replicated logs, and the applications of this host that have them open.
     groups: Groups,
-    sessions: Vec<groups::Session>,
+    sessions: sessions::Sessions,
     group_plans: groups::Plans,
-    sessions_ready: bool,
-    session_buffer: Vec<u8>,
-    session_out: Vec<u8>,
-    session_bundle: Bundle,
-    session_members: Vec<u8>,
     /// Segments that had been sent again, and until when each leaves on all paths because of it.
     segments_resent: u64,
     segments_doubled_until_ns: u64,
@@ -404,13 +401,8 @@ impl Core {
             fence: None,
             carriers: [false; PATHS],
             groups: Groups::new(group_config),
-            sessions: Vec::new(),
+            sessions: sessions::Sessions::default(),
             group_plans: groups::Plans::default(),
-            sessions_ready: false,
-            session_buffer: Vec::new(),
-            session_out: Vec::new(),
-            session_bundle: Bundle::default(),
-            session_members: Vec::new(),
             segments_resent: 0,
             segments_doubled_until_ns: 0,
             segments_doubled_ns: 0,

@@ -30,6 +30,7 @@ pub mod identity;
 pub mod integrations;
 pub mod kept;
 pub mod links;
+pub mod log_lines;
 pub mod maintenance;
 pub mod metrics;
 pub mod namesake;

@@ -17,22 +17,31 @@ fn main() -> ExitCode {
             }
         };
     }
+    let lines = match fide_agent::log_lines::Lines::to(std::io::stderr()) {
+        Ok(lines) => lines,
+        Err(e) => {
+            eprintln!("no thread for the log: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
-        .with_writer(std::io::stderr)
+        .with_writer(lines.clone())
         .with_ansi(false)
         .with_target(false)
         .init();
-    match start(arguments) {
+    let code = match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             tracing::error!("{e:#}");
             ExitCode::FAILURE
         }
-    }
+    };
+    lines.finish();
+    code
 }
 
 fn start(arguments: Arguments) -> anyhow::Result<()> {

@@ -108,11 +108,25 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     }
 }
 
-/// Writes one message; `false` when there was no room. That the other end is closed, the next read tells.
-#[must_use]
-pub fn send_now(fd: BorrowedFd<'_>, message: &[u8]) -> bool {
-    let sent = rustix::net::send(fd, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    !matches!(sent, Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR))
+/// Why a message was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// There was no room now.
+    Full,
+    /// The other end reads no more. What it had sent before may still be read.
+    Closed,
+}
+
+/// Writes one message.
+///
+/// # Errors
+/// When nothing of it was written.
+pub fn send_now(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Unsent> {
+    match rustix::net::send(fd, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Err(Unsent::Full),
+        Err(_) => Err(Unsent::Closed),
+    }
 }
 
 /// What a connection had to say.
@@ -167,9 +181,10 @@ mod tests {
     fn what_an_end_sent_before_it_closed_is_read_though_it_left_something_unread() {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None).unwrap();
-        assert!(send_now(ours.as_fd(), b"unread"));
-        assert!(send_now(theirs.as_fd(), b"one") && send_now(theirs.as_fd(), b"two"));
+        assert_eq!(send_now(ours.as_fd(), b"unread"), Ok(()));
+        assert_eq!((send_now(theirs.as_fd(), b"one"), send_now(theirs.as_fd(), b"two")), (Ok(()), Ok(())));
         drop(theirs);
+        assert_eq!(send_now(ours.as_fd(), b"to nobody"), Err(Unsent::Closed));
         let mut buffer = [0; 16];
         assert!(matches!(receive(ours.as_fd(), &mut buffer), Received::Message(3)) && buffer.starts_with(b"one"));
         assert!(matches!(read(ours.as_fd(), &mut Vec::new()), Read::Message(two) if two == b"two"));

@@ -2,16 +2,15 @@
 //!
 //! ```text
 //! segments, rides of heartbeats, verdicts, lives ─► Groups ─► segments (unicast, both paths), rides, events
-//! an application's socket ─► propose ─────────────────┘   └─► entries ─► every application's socket
+//! sessions.rs ─► propose ────────────────────────────────┘   └─► entries ─► sessions.rs
 //! ```
 
+use super::sessions::stage;
 use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::group_jobs::{Job as DiskJob, Lost};
 use crate::group_plan::{Choice, GroupPlan, choose, engine, policy};
-use crate::seqpacket::{self, Received};
 use crate::state_jobs::Job;
-use crate::subscribers::seqpacket_pair;
 use crate::witness_questions::{Command, Life, Question as WitnessQuestion};
 use fide_lane::PathMode;
 use fide_proto::consensus::huc::DECISION_MAX;
@@ -20,13 +19,11 @@ use fide_proto::consensus::policy::{Answer, Policy};
 use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
-use fide_proto::services::groups::large::{Builder, Fetched, LargeId, LargeRef};
+use fide_proto::services::groups::large::{Fetched, LargeId, LargeRef};
 use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::resume::KeptLog;
 use fide_proto::services::groups::state::Binding;
-use fide_proto::services::groups::{
-    self, Config, Difference, Error, Event, Expected, Frame, Groups, Question, Resume, Stage, Standing,
-};
+use fide_proto::services::groups::{self, Config, Difference, Error, Event, Expected, Frame, Groups, Resume, Stage, Standing};
 use fide_proto::services::links;
 use fide_raft::Raft;
 use fide_wire::PATHS;
@@ -35,26 +32,13 @@ use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_AT, BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
-use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, Grade};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Segments that leave in one loop iteration: each takes some 20 µs on two paths.
 const SEGMENTS_AT_ONCE: usize = 8;
-/// Datagrams that are read from one application in one loop iteration, if they have no more
-/// messages than a bundle may.
-const DATAGRAMS_AT_ONCE: usize = 64;
-/// Messages that are written to one application in one loop iteration.
-const ENTRIES_AT_ONCE: usize = 256;
-/// Proposals of one application that were not taken and that it has not been told.
-const REFUSED_MAX: usize = 1024;
-/// Questions of one application that wait for their answers.
-const ASKED_MAX: usize = 1024;
-/// Applications of one host that have groups open.
-pub(crate) const SESSIONS_MAX: usize = 256;
 /// A heartbeat that carries a decision leaves early, but not so soon behind the one before it.
 const EARLY_NS: u64 = 50_000;
 /// Behind a decision of many bytes, so long for each, and at most so long: each costs every member
@@ -72,55 +56,9 @@ const RESEND_NS: u64 = 3_000_000;
 
 /// A larger state of an application goes by TCP: so much is in the way of nothing on a link.
 const INLINE_MAX: usize = 64 << 10;
-/// Bytes that are read from one application in one loop iteration.
-const BYTES_AT_ONCE: usize = 256 << 10;
-/// Bytes of states that applications of this host hand in at a time, all together.
-const TAKEN_MAX: u64 = 256 << 20;
 
 /// Raft's time step, at least: each costs a segment to every member.
 const RAFT_TICK_NS: u64 = 10_000_000;
-
-/// How an application opens a group.
-#[derive(Clone, Copy, Debug)]
-pub struct Opening {
-    /// Entries that it has read.
-    pub behind: u64,
-    /// Which group of that name it goes on in; 0: any.
-    pub generation: u64,
-    /// It reads bundles.
-    pub bundles: bool,
-}
-
-/// One application that has a group open.
-pub(super) struct Session {
-    fd: OwnedFd,
-    name: String,
-    client: u64,
-    /// Its number before those that it may propose: as it said, then as its entries were written to it.
-    last_number: u64,
-    /// Which group of that name, once that is known.
-    generation: u64,
-    /// The last entry that was written to it.
-    index: u64,
-    /// The place in the snapshot that is being written to it: last entry, bytes written.
-    snapshot: Option<(u64, u64)>,
-    /// A snapshot of the application that has not come whole: last entry, bytes so far.
-    taken: Option<(u64, Builder)>,
-    told: Option<session::Standing>,
-    /// The members that it was told of, as ids.
-    members: Vec<u8>,
-    /// The member through which it proposed last, and its last number there.
-    proposed: (Option<MemberId>, u64),
-    /// What became of these proposals, it wants to know once it has all entries: client, number.
-    asked: VecDeque<Question>,
-    /// It reads bundles.
-    bundles: bool,
-    /// Proposals that were not taken, which it has not been told: it would wait for them for ever.
-    refused: VecDeque<(u64, Why, String)>,
-    /// It has not read what was written.
-    is_full: bool,
-    is_gone: bool,
-}
 
 /// The settings of this host's groups.
 pub(super) fn config(node: u32, incarnation: u32, period_ns: u64, witness_ns: Option<u64>) -> Config {
@@ -187,6 +125,11 @@ pub(super) struct Plans {
 }
 
 impl Plans {
+    /// Whether this client was told more than there is now, and has not heard of that: once.
+    pub(super) fn was_told_more(&mut self, name: &str, client: u64) -> bool {
+        self.lost.get_mut(name).is_some_and(|clients| clients.remove(&client))
+    }
+
     /// Whether the configuration has a group of this name on this host.
     pub(super) fn has(&self, name: &str) -> bool {
         self.plans.iter().any(|plan| plan.name == name)
@@ -201,17 +144,6 @@ fn refused(error: Error) -> Refused {
         Error::Busy(what) => (ErrorCode::Full, what),
     };
     Refused { code, what }
-}
-
-fn stage(stage: &Stage) -> session::Stage {
-    match stage {
-        Stage::Preparing(_) => session::Stage::Preparing,
-        Stage::Prepared => session::Stage::Prepared,
-        Stage::Joining => session::Stage::Joining,
-        Stage::Running => session::Stage::Running,
-        Stage::Left => session::Stage::Left,
-        Stage::Failed(_) => session::Stage::Failed,
-    }
 }
 
 impl Core {
@@ -569,11 +501,10 @@ impl Core {
         let Difference { index, count, before: (generation, _), entries } = what;
         let name = status.name;
         // Whoever was told them begins anew: what comes now does not follow what it has read.
-        for session in self.sessions.iter_mut().filter(|session| session.name == name && session.index >= index) {
-            session.is_gone = true;
-            self.group_plans.lost.entry(name.clone()).or_default().insert(session.client);
+        let clients = self.sessions.end_those_that_read(&name, index);
+        if !clients.is_empty() {
+            self.group_plans.lost.entry(name.clone()).or_default().extend(clients);
         }
-        self.sessions.retain(|session| !session.is_gone);
         tracing::error!(
             "group {name}: {count} entries that applications of this host were told, from {index} on, are not in the log that it goes on \
              with: two parts of the network both decided, or somebody ordered it; the entries are kept in {}",
@@ -745,322 +676,6 @@ impl Core {
         peer.condemned && now >= closed_ns
     }
 
-    // ---- applications ---------------------------------------------------------------------------------------------------
-
-    /// An application opens a group of this host: its end of their socket.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`], [`ErrorCode::Full`], [`ErrorCode::System`].
-    pub fn open_group(
-        &mut self,
-        name: &str,
-        (client, last_number): (u64, u64),
-        Opening { behind, generation, bundles }: Opening,
-    ) -> Result<OwnedFd, Refused> {
-        let Some(status) = self.groups.status_named(name) else {
-            let what = format!("this host has no group {name}: see fide group status");
-            return Err(Refused { code: ErrorCode::NotFound, what });
-        };
-        if self.sessions.len() >= SESSIONS_MAX {
-            let what = format!("{SESSIONS_MAX} applications of this host have groups open");
-            return Err(Refused { code: ErrorCode::Full, what });
-        }
-        // Once: it opens the group anew, from its first entry.
-        let was_told = self.group_plans.lost.get_mut(name).is_some_and(|clients| clients.remove(&client));
-        if was_told && behind > 0 || generation != 0 && status.lineage != 0 && generation != status.lineage {
-            return Err(session::began_anew(name));
-        }
-        if behind > status.index && matches!(status.stage, Stage::Running | Stage::Left) {
-            let what =
-                format!("{name} has applied {} entries here, not {behind}: the application is ahead of its group", status.index);
-            return Err(Refused { code: ErrorCode::Invalid, what });
-        }
-        let system = |e: std::io::Error| Refused { code: ErrorCode::System, what: format!("no socket for {name}: {e}") };
-        let (ours, theirs) = seqpacket_pair().map_err(system)?;
-        self.wait_for(&ours, libc::EPOLLIN as u32, libc::EPOLL_CTL_ADD).map_err(system)?;
-        self.sessions.push(Session {
-            fd: ours,
-            name: name.into(),
-            client,
-            last_number,
-            generation: generation.max(status.lineage),
-            index: behind,
-            snapshot: None,
-            taken: None,
-            told: None,
-            members: Vec::new(),
-            proposed: (None, 0),
-            asked: VecDeque::new(),
-            bundles,
-            refused: VecDeque::new(),
-            is_full: false,
-            is_gone: false,
-        });
-        self.write_sessions();
-        Ok(theirs)
-    }
-
-    fn read_sessions(&mut self, now: u64) {
-        if !std::mem::take(&mut self.sessions_ready) {
-            return;
-        }
-        let mut buffer = std::mem::take(&mut self.session_buffer);
-        buffer.resize(session::MESSAGE_MAX, 0);
-        for at in 0..self.sessions.len() {
-            let (mut bytes, mut messages) = (0, 0);
-            for _ in 0..DATAGRAMS_AT_ONCE {
-                match seqpacket::receive(self.sessions[at].fd.as_fd(), &mut buffer) {
-                    Received::Message(length) => {
-                        bytes += length;
-                        messages += self.session_said(at, &buffer[..length], now);
-                        if bytes >= BYTES_AT_ONCE || messages >= session::BUNDLE_MESSAGES {
-                            break; // the rest in the next turn, which the socket brings about
-                        }
-                    }
-                    Received::Nothing => break,
-                    Received::Closed => {
-                        self.sessions[at].is_gone = true;
-                        break;
-                    }
-                }
-            }
-        }
-        self.session_buffer = buffer;
-        self.sessions.retain(|session| !session.is_gone); // closed, and so waited for no more
-    }
-
-    /// How many messages it was.
-    fn session_said(&mut self, at: usize, datagram: &[u8], now: u64) -> usize {
-        let (mut from, mut count) = (0, 0);
-        while !self.sessions[at].is_gone {
-            match session::next_message(datagram, from) {
-                Ok(Some(message)) if count < session::BUNDLE_MESSAGES => {
-                    (from, count) = (message.end, count + 1);
-                    self.session_message(at, &datagram[message], now);
-                }
-                Ok(None) => break,
-                Ok(Some(_)) | Err(session::Malformed) => self.session_message(at, &[], now),
-            }
-        }
-        count
-    }
-
-    fn session_message(&mut self, at: usize, message: &[u8], now: u64) {
-        let session = &mut self.sessions[at];
-        match ToAgent::read(message) {
-            Some(ToAgent::Propose { skipped, number, bytes }) => {
-                // Numbers come without a gap, but for those that the client gave up: what was refused comes again before what is behind it.
-                let brief = self.groups.brief(&session.name);
-                let me = brief.and_then(|brief| brief.me);
-                if session.proposed.0 != me {
-                    session.proposed = (me, 0);
-                }
-                let applied = self.groups.state(&session.name).map_or(0, |state| state.last_of(session.client));
-                let expected = applied.max(session.proposed.1).max(session.last_number).saturating_add(1);
-                if number < expected && number > 0 {
-                    return; // it is on its way, or there
-                }
-                let outcome = if number.saturating_sub(skipped.into()) > expected {
-                    Err(Error::Busy(format!("proposal {expected} comes first")))
-                } else {
-                    self.groups.propose(now, &session.name, session.client, number, bytes)
-                };
-                if outcome.is_ok() {
-                    session.proposed.1 = number;
-                }
-                if let Err(error) = outcome {
-                    let (why, text) = match &error {
-                        Error::Busy(text) if text.contains("does not run") => (Why::NotRunning, text),
-                        Error::Busy(text) => (Why::Busy, text),
-                        Error::NotFound(text) => (Why::NotRunning, text),
-                        Error::Exists(text) | Error::Invalid(text) => (Why::Invalid, text),
-                    };
-                    session.refuse(number, why, text);
-                }
-            }
-            Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => {
-                session.asked.push_back(Question::new(client, number))
-            }
-            Some(ToAgent::Ask { .. }) => {
-                tracing::warn!("an application of group {} asks too much at once: its session ends", session.name);
-                session.is_gone = true;
-            }
-            Some(ToAgent::Snapshot(piece)) => {
-                let Some(whole) = session.take(&piece) else {
-                    let taken = self.sessions.iter().filter_map(|session| session.taken.as_ref()).map(|(_, bytes)| bytes.len());
-                    if taken.sum::<u64>() > TAKEN_MAX {
-                        let session = &mut self.sessions[at];
-                        tracing::warn!(
-                            "applications hand in more than {TAKEN_MAX} bytes of states at a time: one of {} ends",
-                            session.name
-                        );
-                        (session.taken, session.is_gone) = (None, true);
-                    }
-                    return;
-                };
-                let (name, index) = (session.name.clone(), piece.index);
-                if let Err(error) = self.groups.keep_snapshot(&name, index, whole) {
-                    tracing::debug!("a snapshot of {name} is not kept: {error:?}");
-                }
-            }
-            None => {
-                tracing::warn!("an application of group {} speaks what this agent does not: its session ends", session.name);
-                session.is_gone = true;
-            }
-        }
-    }
-
-    /// Writes to applications what they have not got, as much as they take.
-    pub(super) fn write_sessions(&mut self) {
-        let mut out = std::mem::take(&mut self.session_out);
-        for at in 0..self.sessions.len() {
-            let before = self.sessions[at].is_full;
-            self.write_session(at, &mut out);
-            let session = &self.sessions[at];
-            if session.is_full != before {
-                let events = if session.is_full { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
-                if let Err(e) = self.wait_for(&session.fd, events as u32, libc::EPOLL_CTL_MOD) {
-                    tracing::warn!("a session of group {}: {e}", session.name);
-                }
-            }
-        }
-        self.session_out = out;
-    }
-
-    /// More than 80 lines: what an application gets, in the order in which it must come.
-    fn write_session(&mut self, at: usize, out: &mut Vec<u8>) {
-        let standing = self.session_standing(&self.sessions[at]);
-        let session = &mut self.sessions[at];
-        session.is_full = false;
-        // Another group of that name counts its entries anew: its applications must say where they begin.
-        if session.generation != 0 && standing.generation != 0 && standing.generation != session.generation {
-            session.is_gone = true;
-            self.sessions_ready = true;
-            return;
-        }
-        session.generation = session.generation.max(standing.generation);
-        if !session.send_refusals(&mut self.session_bundle) {
-            return;
-        }
-        let fd = session.fd.as_fd();
-        let changed = session.told.is_none_or(|told| {
-            (told.stage, told.me, told.leader, told.generation)
-                != (standing.stage, standing.me, standing.leader, standing.generation)
-        });
-        if changed {
-            ToClient::Standing(standing).write(out);
-            if !seqpacket::send_now(fd, out) {
-                session.is_full = true;
-                return;
-            }
-            session.told = Some(standing);
-        }
-        let members = &mut self.session_members;
-        members.clear();
-        members.extend(self.groups.living(&session.name).flat_map(|member| member.0.to_le_bytes()));
-        if *members != session.members
-            && let Some(ids) = session::Ids::new(members)
-        {
-            ToClient::Members(ids).write(out);
-            if !seqpacket::send_now(fd, out) {
-                session.is_full = true;
-                return;
-            }
-            session.members.clone_from(members);
-        }
-        let Some(state) = self.groups.state(&session.name) else { return };
-        if standing.stage != session::Stage::Running && standing.stage != session::Stage::Left {
-            return; // what is there may be replaced
-        }
-        let mut left = ENTRIES_AT_ONCE;
-        let (kept_from, _) = state.snapshot();
-        if session.index < kept_from {
-            if kept_from > standing.index {
-                return; // of entries that applications may not know of yet
-            }
-            let Some((_, whole)) = self.groups.snapshot(&session.name) else { return };
-            let (index, mut at) = session.snapshot.filter(|(index, _)| *index == kept_from).unwrap_or((kept_from, 0));
-            loop {
-                let bytes = whole.bytes_from(at);
-                let bytes = &bytes[..bytes.len().min(session::PIECE_MAX)];
-                ToClient::Snapshot(Piece { index, total: whole.len(), at, bytes }).write(out);
-                if !seqpacket::send_now(fd, out) {
-                    (session.is_full, session.snapshot) = (true, Some((index, at)));
-                    return;
-                }
-                at += bytes.len() as u64;
-                if at >= whole.len() {
-                    break;
-                }
-            }
-            (session.index, session.snapshot) = (kept_from, None);
-        }
-        let Some(entries) = self.groups.entries_behind(&session.name, session.index) else { return };
-        let (mut index, mut last_number) = (session.index, session.last_number);
-        let bundle = &mut self.session_bundle;
-        for applied in entries {
-            if left == 0 {
-                session.is_full = true; // the rest in the next turn
-                break;
-            }
-            left -= 1;
-            let (client, number, bytes) = applied.value();
-            let is_enough = bundle.is_enough(bytes.len()) || !session.bundles;
-            if is_enough && !session.send_entries(bundle, (index, last_number)) {
-                return;
-            }
-            let entry = ToClient::Entry { member: applied.member.0, index: applied.index, client, number, bytes };
-            bundle.push(|out| entry.append(out));
-            index = applied.index;
-            if client == session.client {
-                last_number = last_number.max(number);
-            }
-        }
-        if !session.send_entries(bundle, (index, last_number)) || session.is_full {
-            return;
-        }
-        let fd = session.fd.as_fd();
-        // An answer rests on all entries.
-        while let Some(question) = session.asked.front_mut()
-            && let Some(fate) = self.groups.answer(&session.name, session.index, question)
-        {
-            let (client, number) = question.about();
-            ToClient::Fate { fate, client, number }.write(out);
-            if !seqpacket::send_now(fd, out) {
-                session.is_full = true;
-                return;
-            }
-            session.asked.pop_front();
-        }
-    }
-
-    fn session_standing(&self, of: &Session) -> session::Standing {
-        let gone = session::Standing {
-            stage: session::Stage::Gone,
-            me: 0,
-            leader: 0,
-            leader_node: 0,
-            generation: 0,
-            index: 0,
-            last_number: 0,
-        };
-        let Some(brief) = self.groups.brief(&of.name) else { return gone };
-        session::Standing {
-            stage: stage(brief.stage),
-            me: brief.me.map_or(0, |me| me.0),
-            leader: brief.leader.map_or(0, |(leader, _)| leader.0),
-            leader_node: brief.leader.map_or(0, |(_, node)| node),
-            generation: brief.lineage,
-            index: brief.index,
-            last_number: self.groups.state(&of.name).map_or(0, |state| state.last_of(of.client)),
-        }
-    }
-
-    /// Descriptors of applications.
-    pub(super) fn is_session(&self, fd: RawFd) -> bool {
-        self.sessions.iter().any(|session| session.fd.as_raw_fd() == fd)
-    }
-
     // ---- for the control thread -----------------------------------------------------------------------------------------
 
     /// `fide group`.
@@ -1153,7 +768,7 @@ impl Core {
 
     fn group_status(&self) -> Vec<GroupStatus> {
         let of = |status: groups::Status| GroupStatus {
-            sessions: self.sessions.iter().filter(|session| session.name == status.name).count(),
+            sessions: self.sessions.of(&status.name),
             generation: status.lineage,
             written: status.written,
             engine: if status.is_known { status.engine.name().into() } else { String::new() },
@@ -1235,66 +850,5 @@ fn halted(engine: EngineKind, policy: Policy, why: Halted) -> String {
         Halted::Expelled => "the others went on without it".into(),
         Halted::Left => "it left".into(),
         Halted::Contradiction => "members contradict what is known for certain".into(),
-    }
-}
-
-impl Session {
-    /// This proposal was not taken. One that waits comes again with all that are behind it, so that
-    /// the first of them is enough.
-    fn refuse(&mut self, number: u64, why: Why, text: &str) {
-        let comes_again = |why| why != Why::Invalid;
-        if !(comes_again(why) && self.refused.iter().any(|(first, why, _)| comes_again(*why) && *first <= number)) {
-            self.refused.push_back((number, why, text.into()));
-        }
-        // More than a client may have under way.
-        self.is_gone |= self.refused.len() > REFUSED_MAX;
-    }
-
-    /// Whether there was room for all of them.
-    fn send_refusals(&mut self, bundle: &mut Bundle) -> bool {
-        while !self.refused.is_empty() {
-            let mut count = 0;
-            for (number, why, text) in &self.refused {
-                if count > 0 && (!self.bundles || bundle.is_enough(text.len())) {
-                    break;
-                }
-                bundle.push(|out| ToClient::Refused { number: *number, why: *why, text }.append(out));
-                count += 1;
-            }
-            let has_left = seqpacket::send_now(self.fd.as_fd(), bundle.datagram());
-            bundle.clear();
-            if !has_left {
-                self.is_full = true;
-                return false;
-            }
-            self.refused.drain(..count);
-        }
-        true
-    }
-
-    /// Sends a bundle of entries, the last of which is `index`. Whether there was room for it.
-    fn send_entries(&mut self, bundle: &mut Bundle, (index, last_number): (u64, u64)) -> bool {
-        let has_left = bundle.is_empty() || seqpacket::send_now(self.fd.as_fd(), bundle.datagram());
-        bundle.clear();
-        if has_left {
-            (self.index, self.last_number) = (index, last_number);
-        } else {
-            self.is_full = true;
-        }
-        has_left
-    }
-
-    /// The whole snapshot, when the last piece has come.
-    fn take(&mut self, piece: &Piece<'_>) -> Option<Builder> {
-        if piece.at == 0 {
-            self.taken = Some((piece.index, Builder::default()));
-        }
-        let (index, bytes) = self.taken.as_mut()?;
-        if *index != piece.index || bytes.len() != piece.at {
-            self.taken = None;
-            return None;
-        }
-        bytes.push(piece.bytes);
-        if bytes.len() == piece.total { self.taken.take().map(|(_, bytes)| bytes) } else { None }
     }
 }

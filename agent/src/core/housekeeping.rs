@@ -22,6 +22,7 @@ impl Core {
         self.node.report(now);
         self.try_some(now);
         self.ask_sizes(now);
+        self.look_at_half_sent(now);
         self.look_at_losses();
         self.groups.handle_second(now, |node| self.losses.is_calm(node));
         self.complain(now);

@@ -15,6 +15,9 @@ const REST_NS: u64 = 80_000;
 /// How often it rests.
 const REST_EVERY_NS: u64 = 1_000_000;
 
+/// Descriptors of which the kernel says at a time that they are ready.
+const EVENTS_AT_ONCE: usize = 64;
+
 impl Core {
     fn next_deadline(&self) -> u64 {
         [self.node.poll_timeout(), self.progress.poll_timeout(), self.leave_at(), self.groups.poll_timeout(), self.early_at()]
@@ -60,9 +63,12 @@ impl Core {
                 self.rested_ns = now;
             }
         }
+        if self.sessions.has_work() {
+            timeout_ns = 0; // who is ready is looked at all the same
+        }
         let timeout =
             libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
         // SAFETY: an open epoll descriptor, an array of the stated length, a timespec that lives across the call, no signal mask.
         let n = unsafe {
             libc::epoll_pwait2(
@@ -74,7 +80,9 @@ impl Core {
             )
         };
         let woken = || events.iter().take(n.max(0) as usize);
-        self.sessions_ready |= !self.sessions.is_empty() && woken().any(|e| self.is_session(e.u64 as std::os::fd::RawFd));
+        if !self.sessions.is_empty() {
+            woken().for_each(|e| self.session_is_ready(e.u64 as std::os::fd::RawFd, e.events));
+        }
         if woken().any(|e| e.u64 == self.ends.wake.as_raw_fd() as u64) {
             let mut count = 0u64;
             // SAFETY: an open eventfd and eight bytes to fill. Non-blocking; nothing to read is no error here.

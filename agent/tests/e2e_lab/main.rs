@@ -1,6 +1,7 @@
 //! Real agents, one per host of a lab: what crashes is told with its cause, and nothing else is.
 
 mod alone;
+mod applications;
 mod beats;
 mod campaign;
 mod choice;

@@ -1,0 +1,86 @@
+//! What applications that have groups open do to their host's agent: many sessions, large states, an exit of all at once, values
+//! without end. Crashes are told meanwhile, and nobody gives the host up.
+
+use super::groups::{create, open, runs};
+use crate::common::{Setup, World, until};
+use fide_client::group::{Event, Group};
+use fide_wire::verdict::Cause;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Three hosts and a group of them, whose fences close soon: an agent that stands still for long is given up.
+fn three(engine: &str) -> Option<World> {
+    let w = Setup::hosts(3).heartbeat("10ms").up()?;
+    w.all_alive();
+    create(&w, 1, "orders", engine, &["h1", "h2", "h3"]).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    Some(w)
+}
+
+/// Reads what there is, and proposes a value where the last one was taken.
+fn turn(group: &mut Group, value: &[u8]) -> bool {
+    while group.poll(Some(Duration::ZERO)).unwrap().is_some() {}
+    group.pending() > 0 || group.propose(value).is_ok()
+}
+
+/// Nobody took h1 for gone, a crash on it is told, and how late its heartbeats were at most is printed.
+fn is_well(w: &World, what: &str) {
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    p.kill();
+    w.event(2, "the crash", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("db"));
+    let late: Vec<_> = (1..=3).flat_map(|host| w.events(host, Cause::ContractBroken)).map(|e| e.text).collect();
+    let paused: Vec<_> = w.events(1, Cause::ObserverPaused).iter().map(|e| e.text.clone()).collect();
+    println!("{what}: late {late:?}, paused {paused:?}");
+    w.no_faults_but(|_, fault| fault.2.is_some() || !matches!(fault.0, Cause::SilentHost | Cause::AgentLost | Cause::Isolated));
+}
+
+/// A process with a large state and many sessions ends. Its agent is left with all of them at once.
+#[test]
+fn an_application_with_many_sessions_and_a_large_state_exits() {
+    let Some(w) = three("huc") else { return };
+    let mut first = open(&w, 1, 1, 0, 0);
+    first.propose(b"a value").unwrap();
+    until("it is told", || {
+        _ = first.poll(Some(Duration::from_millis(10)));
+        first.index() == 1
+    });
+    first.keep_snapshot(1, &vec![7; 64 * MIB]).unwrap();
+    until("the state is kept", || {
+        let mut group = open(&w, 1, 2, 0, 0);
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            match group.poll(Some(Duration::from_millis(10))).unwrap() {
+                Some(Event::Snapshot { bytes, .. }) => return bytes.len() == 64 * MIB,
+                Some(Event::Entry(_)) => return false,
+                _ => {}
+            }
+        }
+        false
+    });
+    let sessions: Vec<Group> = (0..200).map(|at| open(&w, 1, 100 + at, 0, 0)).collect();
+    // Sleep: the agent writes as much as their sockets take.
+    std::thread::sleep(Duration::from_millis(500));
+    drop(sessions);
+    until("their sessions have ended", || super::groups::status(&w, 1, "orders").is_some_and(|group| group.sessions == 1));
+    is_well(&w, "an exit with 200 sessions and 64 MiB");
+}
+
+/// Many sessions propose large values without end.
+#[test]
+fn many_sessions_propose_large_values_at_once() {
+    for engine in ["huc", "raft"] {
+        let Some(w) = three(engine) else { return };
+        let mut sessions: Vec<Group> = (0..200).map(|at| open(&w, 1, 100 + at, 0, 0)).collect();
+        let value = vec![7; 60 << 10];
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3) {
+            assert!(sessions.iter_mut().all(|group| turn(group, &value)));
+        }
+        is_well(&w, &format!("{engine}: values of 60 KiB by 200 sessions"));
+        let entries = super::groups::status(&w, 1, "orders").unwrap().index;
+        println!("{engine}: {entries} entries");
+        assert!(entries > 0);
+    }
+}
