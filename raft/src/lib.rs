@@ -58,6 +58,8 @@ pub struct Config {
     pub pending_max: usize,
     /// Entries of Raft's log that are kept for members that lag. Who lags by more gets the whole state.
     pub kept_max: usize,
+    /// The same in bytes of their values: a log of large values is as much in memory as one of small ones.
+    pub kept_bytes_max: usize,
     /// Bytes of one batch.
     pub batch_max: usize,
     /// What a leader has committed of its own it tells the others with the next entries, or so much later (ns); 0: at once.
@@ -75,6 +77,7 @@ impl Config {
             seed: 0,
             pending_max: 1024,
             kept_max: 1 << 16,
+            kept_bytes_max: 8 << 20,
             batch_max: VALUE_MAX,
             word_wait_ns: 0,
         }
@@ -586,12 +589,11 @@ impl Raft {
 
     /// Bounds the log. A member that lags by more gets the state from whoever leads.
     fn compact(&mut self) {
-        if self.node.store().len() <= self.config.kept_max {
-            return;
-        }
+        let Config { kept_max, kept_bytes_max, .. } = self.config;
+        let Some(surplus) = self.node.store().surplus(kept_max, kept_bytes_max) else { return };
         // What is committed and was not handed out is not in the state that somebody may be given now ([`Engine::start_point`]).
         let handed_out = self.held.front().map_or(self.applied, |(_, before)| *before).0;
-        let index = handed_out.min(self.node.store().first() + self.config.kept_max as u64 / 2);
+        let index = handed_out.min(surplus);
         self.node.mut_store().compact(self.left_at.map_or(index, |left_at| index.min(left_at)));
     }
 

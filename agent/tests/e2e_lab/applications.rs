@@ -84,3 +84,38 @@ fn many_sessions_propose_large_values_at_once() {
         assert!(entries > 0);
     }
 }
+
+fn resident_mib(w: &World, host: u16) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", w.agent_pid(host))).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<usize>().unwrap() >> 10
+}
+
+/// What has been decided, and is in a state that the application handed in, is not kept: neither by a group, nor by its engine.
+#[test]
+fn agents_do_not_grow_with_what_was_decided() {
+    for engine in ["huc", "hsuc", "raft"] {
+        let Some(w) = three(engine) else { return };
+        let mut groups = [1, 2, 3].map(|host| open(&w, host, host.into(), 0, 0));
+        let before = [1, 2, 3].map(|host| resident_mib(&w, host));
+        let value = vec![7; 60 << 10];
+        let until_index = 200 * MIB as u64 / value.len() as u64;
+        let (mut handed_in, began) = ([0; 3], Instant::now());
+        while groups.iter().any(|group| group.index() < until_index) {
+            assert!(began.elapsed() < Duration::from_secs(80), "{:?}", groups.each_ref().map(Group::index));
+            for (group, handed_in) in groups.iter_mut().zip(&mut handed_in) {
+                while group.poll(Some(Duration::from_micros(100))).unwrap().is_some() {}
+                if group.index() >= *handed_in + 8 {
+                    *handed_in = group.index();
+                    group.keep_snapshot(*handed_in, b"a small state").unwrap();
+                }
+            }
+            if groups[0].pending() < 4 && groups[0].index() < until_index {
+                _ = groups[0].propose(&value);
+            }
+        }
+        let after = [1, 2, 3].map(|host| resident_mib(&w, host));
+        println!("{engine}: 200 MiB decided in {:?}; resident {before:?} MiB before, {after:?} behind", began.elapsed());
+        assert!(before.iter().zip(&after).all(|(before, after)| *after < before + 64), "{before:?} {after:?}");
+    }
+}
