@@ -408,7 +408,7 @@ mod tests {
             (seed >> 33) as usize % n
         };
         let mut refused = 0;
-        for n in 0..200 {
+        for n in 0..1000 {
             let mut bytes = whole.clone();
             // Most of the file is room that was never used.
             let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
