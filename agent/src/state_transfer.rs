@@ -3,10 +3,14 @@
 //!
 //! ```text
 //! fetches: magic, key id, cluster; e, payload: which ─►
-//!                              ◄─ e, ee, payload: its bytes, or 0; then a message for each piece
+//!                              ◄─ e, ee, payload: its bytes, or 0
+//! an empty message: only who has the key and lives can write it ─►
+//!                              ◄─ a message for each piece
 //! ```
 //! Noise (pattern `NNpsk0`, by snow) with the cluster's key: who has not got it learns nothing, and
-//! nothing that he sends is taken for a state. Without `[keys]` the key is the public one, as it is
+//! nothing that he sends is taken for a state. Who repeats what another one sent gets some bytes, and
+//! no state. Before the third message came, a connection takes a place of its own kind, of which an
+//! address has a few and no connection has one for long. Without `[keys]` the key is the public one, as it is
 //! for packets. Agents listen on the interfaces of the paths, at the number behind the lane's port.
 //!
 //! Threads here are ordinary ones. What is sent is paced: heartbeats do not queue behind it.
@@ -30,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-const MAGIC: &[u8; 6] = b"FiDeS1";
+const MAGIC: &[u8; 6] = b"FiDeS2";
 /// Before the first message of Noise.
 const HEAD_LEN: usize = MAGIC.len() + 1 + 4;
 /// What fills a key of 16 bytes up to those that Noise wants.
@@ -39,6 +43,11 @@ const KEY_FOR: &[u8; 16] = b"FiDe app's state";
 const SEALED_MAX: usize = PIECE_LEN + 16;
 /// Connections that are served at a time; more are closed.
 const SERVED_MAX: usize = 8;
+/// Connections at a time that have not shown who they are, of all and of one address; more are closed.
+const STRANGERS_MAX: usize = 64;
+const STRANGERS_OF_ADDRESS: usize = 8;
+/// How long one may take to show it.
+const SHOWN: Duration = Duration::from_secs(2);
 /// Fetches at a time: each group has one under way, or two when it turns to another host.
 const FETCHES_MAX: usize = 128;
 const CONNECT: Duration = Duration::from_secs(1);
@@ -65,6 +74,8 @@ struct Shared {
     keys: Mutex<Keyring>,
     held: Mutex<HashMap<LargeId, (u64, Weak<Pieces>)>>,
     served: AtomicUsize,
+    /// Addresses of connections that have not shown who they are.
+    strangers: Mutex<Vec<IpAddr>>,
     fetches: AtomicUsize,
 }
 
@@ -78,6 +89,7 @@ pub fn start(cluster: u32, keys: Keyring, specs: &[PathSpec], jobs: Receiver<Job
         keys: Mutex::new(keys),
         held: Mutex::default(),
         served: AtomicUsize::new(0),
+        strangers: Mutex::default(),
         fetches: AtomicUsize::new(0),
     });
     for spec in specs {
@@ -113,6 +125,30 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         (self.1)(&self.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One of those that have not shown who they are.
+struct Stranger(Arc<Shared>, IpAddr);
+
+impl Stranger {
+    fn take(shared: &Arc<Shared>, from: IpAddr) -> Option<Self> {
+        let mut strangers = shared.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_address = strangers.iter().filter(|address| **address == from).count();
+        if strangers.len() >= STRANGERS_MAX || of_address >= STRANGERS_OF_ADDRESS {
+            return None;
+        }
+        strangers.push(from);
+        Some(Self(shared.clone(), from))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut strangers = self.0.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = strangers.iter().position(|address| *address == self.1) {
+            strangers.swap_remove(at);
+        }
     }
 }
 
@@ -216,13 +252,12 @@ fn serve(listener: &Socket, shared: &Arc<Shared>, is_there: impl Fn() -> bool) {
     loop {
         match listener.accept() {
             Ok((socket, from)) => {
-                let Some(place) = Place::take(shared, |shared| &shared.served, SERVED_MAX) else { continue };
+                let Some(from) = from.as_socket().map(|from| from.ip()) else { continue };
+                let Some(stranger) = Stranger::take(shared, from) else { continue };
                 let shared = shared.clone();
-                let from = from.as_socket().map(|from| from.ip());
                 let run = move || {
-                    let _place = place;
-                    if let Err(e) = give(&shared, socket.into()) {
-                        tracing::debug!("a state was not given to {from:?}: {e:#}");
+                    if let Err(e) = give(&shared, socket.into(), stranger) {
+                        tracing::debug!("a state was not given to {from}: {e:#}");
                     }
                 };
                 let _ = thread("fide-give", run);
@@ -238,10 +273,11 @@ fn serve(listener: &Socket, shared: &Arc<Shared>, is_there: impl Fn() -> bool) {
 }
 
 /// Answers one that asks for a state.
-fn give(shared: &Shared, mut stream: TcpStream) -> anyhow::Result<()> {
+fn give(shared: &Arc<Shared>, mut stream: TcpStream, stranger: Stranger) -> anyhow::Result<()> {
     prepare(&stream)?;
+    let until = Instant::now() + SHOWN;
     let mut head = [0; HEAD_LEN];
-    stream.read_exact(&mut head)?;
+    read_by(&mut stream, &mut head, until)?;
     let (magic, rest) = head.split_at(MAGIC.len());
     ensure!(magic == MAGIC, "not an agent of this release");
     ensure!(rest[1..] == shared.cluster.to_be_bytes(), "an agent of another cluster");
@@ -249,7 +285,7 @@ fn give(shared: &Shared, mut stream: TcpStream) -> anyhow::Result<()> {
     let key = keys.get(rest[0]).context("its key is not one of this host's")?;
     let mut noise = begin(&key.0, &head, false)?;
     let mut buffer = [0; 256];
-    let length = receive(&mut stream, &mut buffer)?;
+    let length = receive(&mut stream, &mut buffer, until)?;
     let mut asked = [0; 256];
     let length = noise.read_message(&buffer[..length], &mut asked).context("its key is another one")?;
     let what: LargeId = postcard::from_bytes(&asked[..length])?;
@@ -259,6 +295,10 @@ fn give(shared: &Shared, mut stream: TcpStream) -> anyhow::Result<()> {
     send(&mut stream, &buffer[..length])?;
     let Some((_, pieces)) = found else { return Ok(()) };
     let mut noise = noise.into_transport_mode()?;
+    let length = receive(&mut stream, &mut buffer, until)?;
+    noise.read_message(&buffer[..length], &mut asked).context("it repeats what another one sent")?;
+    drop(stranger);
+    let _place = Place::take(shared, |shared| &shared.served, SERVED_MAX).context("as many are served as may be")?;
     let mut sealed = vec![0; SEALED_MAX];
     let began = Instant::now();
     for piece in pieces.iter() {
@@ -292,7 +332,7 @@ fn fetch(to: SocketAddr, cluster: u32, keys: &Keyring, what: LargeRef) -> anyhow
     let mut buffer = [0; 256];
     let length = noise.write_message(&postcard::to_stdvec(&what.id)?, &mut buffer)?;
     send(&mut stream, &buffer[..length])?;
-    let length = receive(&mut stream, &mut buffer).context("it does not answer: are its keys these?")?;
+    let length = receive(&mut stream, &mut buffer, Instant::now() + SILENT).context("it does not answer: are its keys these?")?;
     let mut answer = [0; 256];
     let length = noise.read_message(&buffer[..length], &mut answer)?;
     let len = u64::from_be_bytes(answer[..length].try_into()?);
@@ -300,17 +340,19 @@ fn fetch(to: SocketAddr, cluster: u32, keys: &Keyring, what: LargeRef) -> anyhow
         return Ok(None);
     }
     ensure!(len == what.len, "it has {len} bytes of that name");
+    let mut noise = noise.into_transport_mode()?;
+    let length = noise.write_message(&[], &mut buffer)?;
+    send(&mut stream, &buffer[..length])?;
     receive_pieces(&mut stream, noise, what).map(Some)
 }
 
-fn receive_pieces(stream: &mut TcpStream, noise: HandshakeState, what: LargeRef) -> anyhow::Result<Large> {
-    let mut noise: TransportState = noise.into_transport_mode()?;
+fn receive_pieces(stream: &mut TcpStream, mut noise: TransportState, what: LargeRef) -> anyhow::Result<Large> {
     let (mut sealed, mut piece) = (vec![0; SEALED_MAX], vec![0; SEALED_MAX]);
     let mut whole = Builder::default();
     let began = Instant::now();
     while whole.len() < what.len {
         ensure!(began.elapsed() < TRANSFER, "it took longer than {TRANSFER:?}");
-        let length = receive(stream, &mut sealed)?;
+        let length = receive(stream, &mut sealed, Instant::now() + SILENT)?;
         let length = noise.read_message(&sealed[..length], &mut piece)?;
         if length == 0 || whole.len() + length as u64 > what.len {
             bail!("a piece has {length} bytes behind {} of {}", whole.len(), what.len);
@@ -323,7 +365,6 @@ fn receive_pieces(stream: &mut TcpStream, noise: HandshakeState, what: LargeRef)
 // ---- both sides -------------------------------------------------------------------------------
 
 fn prepare(stream: &TcpStream) -> anyhow::Result<()> {
-    stream.set_read_timeout(Some(SILENT))?;
     stream.set_write_timeout(Some(SILENT))?;
     stream.set_nodelay(true)?;
     let pace = PACE.to_ne_bytes();
@@ -351,14 +392,30 @@ fn send(stream: &mut TcpStream, sealed: &[u8]) -> anyhow::Result<()> {
     Ok(stream.write_all(sealed)?)
 }
 
-/// The next message; its length.
-fn receive(stream: &mut TcpStream, sealed: &mut [u8]) -> anyhow::Result<usize> {
+/// All of it, by then: one byte now and one a little later is not enough.
+fn read_by(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> anyhow::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "it took too long");
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(bytes) {
+            Ok(0) => bail!("it closed the connection"),
+            Ok(length) => bytes = &mut bytes[length..],
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The next message, which is whole by then; its length.
+fn receive(stream: &mut TcpStream, sealed: &mut [u8], until: Instant) -> anyhow::Result<usize> {
     let mut length = [0; 2];
-    stream.read_exact(&mut length)?;
+    read_by(stream, &mut length, until)?;
     let length = usize::from(u16::from_be_bytes(length));
     let room = sealed.len();
     ensure!(length <= room, "a message of {length} bytes, where {room} may be");
-    stream.read_exact(&mut sealed[..length])?;
+    read_by(stream, &mut sealed[..length], until)?;
     Ok(length)
 }
 

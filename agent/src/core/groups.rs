@@ -590,6 +590,10 @@ impl Core {
                         self.groups.resume_failed(&name, &why.what);
                     }
                 }
+                Event::Closed { node } => tracing::error!(
+                    "{} sent what no agent sends to groups: nothing of its groups is taken before its agent has restarted",
+                    self.node_name(node)
+                ),
                 Event::Differs { generation, what } => self.group_differs(generation, what),
                 Event::Changed { generation } => {
                     let name = self.groups.status().find(|status| status.generation == generation).map(|status| status.name);

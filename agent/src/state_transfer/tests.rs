@@ -30,6 +30,7 @@ impl Giver {
             keys: Mutex::new(keys),
             held: Mutex::default(),
             served: AtomicUsize::new(0),
+            strangers: Mutex::default(),
             fetches: AtomicUsize::new(0),
         });
         let (id, held) = (state.at().id, (state.at().len, Arc::downgrade(state.pieces())));
@@ -40,7 +41,8 @@ impl Giver {
         let of = shared.clone();
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                if say.send(give(&of, stream)).is_err() {
+                let stranger = Stranger::take(&of, stream.peer_addr().unwrap().ip()).unwrap();
+                if say.send(give(&of, stream, stranger)).is_err() {
                     return;
                 }
             }
@@ -112,6 +114,48 @@ fn whatever_comes_instead_of_a_question_ends_the_connection_and_nothing_else() {
     assert!(giver.asked(9, &keys(3, 7), giver.state.as_ref().unwrap().at()).0.unwrap().is_some());
 }
 
+/// Who recorded what another one sent, and sends it again, is told how long the state is and gets none of it.
+#[test]
+fn what_another_one_sent_is_no_proof_of_who_sends_it_again() {
+    let giver = Giver::new(keys(3, 7), large(ID, 1_000_000));
+    let head = [&MAGIC[..], &[3], &9u32.to_be_bytes()].concat();
+    let mut noise = begin(&[7; 16], &head, true).unwrap();
+    let mut buffer = [0; 256];
+    let length = noise.write_message(&postcard::to_stdvec(&ID).unwrap(), &mut buffer).unwrap();
+    let recorded = [&head[..], &(length as u16).to_be_bytes(), &buffer[..length]].concat();
+    for behind in [vec![], vec![0, 16], [&[0, 16][..], &[7; 16]].concat()] {
+        let mut stream = TcpStream::connect(giver.to).unwrap();
+        stream.write_all(&recorded).unwrap();
+        stream.write_all(&behind).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!((1..200).contains(&answer.len()), "{} bytes", answer.len());
+        giver.said.recv().unwrap().unwrap_err();
+    }
+}
+
+#[test]
+fn a_connection_that_shows_nothing_ends_soon_and_an_address_has_few_of_them() {
+    let giver = Giver::new(keys(3, 7), large(ID, 1000));
+    let mut slow = TcpStream::connect(giver.to).unwrap();
+    let began = Instant::now();
+    for byte in [&MAGIC[..], &[3], &9u32.to_be_bytes(), &[0, 100]].concat() {
+        if slow.write_all(&[byte]).is_err() {
+            break;
+        }
+        // Sleep: each byte comes before the one before it is forgotten.
+        std::thread::sleep(SHOWN / 8);
+    }
+    assert!(giver.said.recv().unwrap().is_err());
+    assert!(began.elapsed() < 3 * SHOWN);
+    let address = IpAddr::from([10, 0, 0, 1]);
+    let mut all: Vec<_> = (0..STRANGERS_OF_ADDRESS).map(|_| Stranger::take(&giver.shared, address).unwrap()).collect();
+    assert!(Stranger::take(&giver.shared, address).is_none());
+    assert!(Stranger::take(&giver.shared, IpAddr::from([10, 0, 0, 2])).is_some());
+    all.pop();
+    assert!(Stranger::take(&giver.shared, address).is_some());
+}
+
 /// A host that has the key and gives something else: what it sends behind its answer of `len`.
 fn liar(len: u64, pieces: Vec<Vec<u8>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -122,11 +166,14 @@ fn liar(len: u64, pieces: Vec<Vec<u8>>) -> SocketAddr {
         stream.read_exact(&mut head).unwrap();
         let mut noise = begin(&[7; 16], &head, false).unwrap();
         let (mut buffer, mut asked) = ([0; 256], [0; 256]);
-        let length = receive(&mut stream, &mut buffer).unwrap();
+        let by = Instant::now() + SILENT;
+        let length = receive(&mut stream, &mut buffer, by).unwrap();
         noise.read_message(&buffer[..length], &mut asked).unwrap();
         let length = noise.write_message(&len.to_be_bytes(), &mut buffer).unwrap();
         send(&mut stream, &buffer[..length]).unwrap();
         let mut noise = noise.into_transport_mode().unwrap();
+        let length = receive(&mut stream, &mut buffer, by).unwrap();
+        noise.read_message(&buffer[..length], &mut asked).unwrap();
         let mut sealed = vec![0; SEALED_MAX];
         for piece in pieces {
             let length = noise.write_message(&piece, &mut sealed).unwrap();

@@ -71,6 +71,8 @@ pub enum Refused {
     OldLife,
     /// Cut short, outside the window, or a message longer than any.
     Malformed,
+    /// The link is closed: that life of the node sent what no link sends, and what came behind that makes no sense.
+    Closed,
 }
 
 struct Sent {
@@ -123,6 +125,8 @@ struct Link {
     /// Since when something is to be acknowledged, and how many segments.
     ack_since_ns: Option<u64>,
     unacked: u32,
+    /// Nothing is taken from it any more: see [`Refused::Closed`].
+    is_closed: bool,
 }
 
 impl Link {
@@ -139,6 +143,7 @@ impl Link {
             partial: Vec::new(),
             ack_since_ns: None,
             unacked: 0,
+            is_closed: false,
         }
     }
 
@@ -268,6 +273,14 @@ impl Links {
         self.links.remove(&node);
     }
 
+    /// Takes nothing from this life of a node any more: a message of it was missing, or made no sense.
+    pub fn close(&mut self, node: u32) {
+        if let Some(link) = self.links.get_mut(&node) {
+            link.is_closed = true;
+            (link.early, link.partial) = (BTreeMap::new(), Vec::new());
+        }
+    }
+
     /// Sends a message.
     ///
     /// # Errors
@@ -323,7 +336,7 @@ impl Links {
     /// A segment of `from`, in its life `incarnation`.
     ///
     /// # Errors
-    /// See [`Refused`]; nothing is changed then.
+    /// See [`Refused`]; nothing is changed then, but that a message longer than any closes the link.
     pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), Refused> {
         let mut r = Reader::new(body);
         let to = r.u32().ok_or(Refused::Malformed)?;
@@ -341,6 +354,9 @@ impl Links {
         let link = self.links.get_mut(&from).ok_or(Refused::Unknown)?;
         if link.incarnation != incarnation || to != self.incarnation {
             return Err(Refused::OldLife);
+        }
+        if link.is_closed {
+            return Err(Refused::Closed);
         }
         if (number == 0) != piece.is_empty() || piece.len() > PIECE_MAX {
             return Err(Refused::Malformed);
@@ -373,7 +389,10 @@ impl Links {
             link.through += 1;
         }
         self.messages.extend(whole.into_iter().map(|message| (from, message)));
-        taken
+        taken.map_err(|_| {
+            self.close(from);
+            Refused::Closed
+        })
     }
 
     /// This node's head of a segment for several: incarnation, number, received through.

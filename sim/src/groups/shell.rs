@@ -545,6 +545,7 @@ impl World {
                 Event::Applied { .. } | Event::Halted { .. } => {}
                 Event::Begin { name } => self.begin_planned(host, agent, &name),
                 Event::Resume { name, nodes } => self.resume(host, agent, &name, &nodes),
+                Event::Closed { node } => unreachable!("agents send what agents send, {node:08x} too"),
                 Event::Differs { generation, what } => self.differs(host, agent, generation, &what),
                 Event::Changed { .. } => {
                     self.keep_names(host, agent);

@@ -181,6 +181,11 @@ pub enum Event {
         /// Which group.
         generation: u64,
     },
+    /// That node sent what no link sends: nothing is taken from its present life any more.
+    Closed {
+        /// Which.
+        node: u32,
+    },
     /// This node's member stopped by itself; unless it was to leave, a new one joins.
     Halted {
         /// Of which group.
@@ -982,6 +987,8 @@ pub struct Groups {
     /// Something came in since the last heartbeat, so one may have to leave early.
     stirred: bool,
     malformed: u64,
+    /// Nodes of whose present life nothing is taken any more.
+    closed: BTreeSet<u32>,
 }
 
 impl Groups {
@@ -1013,6 +1020,7 @@ impl Groups {
             events: VecDeque::new(),
             stirred: false,
             malformed: 0,
+            closed: BTreeSet::new(),
         }
     }
 
@@ -1457,6 +1465,7 @@ impl Groups {
         // What was asked of its former life is not answered, and nothing that ran in it is left.
         self.answers_no_more(now_ns, node);
         self.foreign.remove(&node);
+        self.closed.remove(&node);
         self.rode.remove(&node);
         let Self { groups, agents, .. } = self;
         for group in groups.values_mut() {
@@ -1595,14 +1604,33 @@ impl Groups {
             match bytes.split_first() {
                 Some((&FORMAT, bytes)) => match postcard::from_bytes::<Message>(bytes) {
                     Ok(message) => self.handle_message(now_ns, from, message),
-                    Err(_) => self.malformed += 1,
+                    Err(_) => self.close_link(from),
                 },
                 Some((format, rest)) => self.other_format(now_ns, from, *format, !rest.is_empty()),
-                None => self.malformed += 1,
+                None => self.close_link(from),
             }
+        }
+        if taken == Err(links::Refused::Closed) {
+            self.close_link(from);
         }
         self.settle(now_ns);
         taken
+    }
+
+    /// A message of that node makes no sense, so one is missing: members that need every message stop, and nothing is taken from
+    /// this life of it any more.
+    fn close_link(&mut self, from: u32) {
+        self.malformed += 1;
+        self.links.close(from);
+        if !self.closed.insert(from) {
+            return;
+        }
+        self.events.push_back(Event::Closed { node: from });
+        for group in self.groups.values_mut().filter(|group| is_of(group, from)) {
+            if let Some(member) = group.member.as_mut().filter(|member| member.log().kind().needs_accuracy()) {
+                member.stop(Halted::NetworkFault);
+            }
+        }
     }
 
     /// That node's build writes messages in another way: neither can be in a group of the other.

@@ -1500,6 +1500,19 @@ fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
     }
 }
 
+/// What cannot be read was a message: who needs every one of them stops, and joins again.
+#[test]
+fn a_message_that_makes_no_sense_ends_members_that_need_every_one() {
+    for engine in [Kind::Huc, Kind::Hsuc, Kind::Lowi] {
+        let mut world = World::created(3, 3, engine);
+        world.nodes[1].groups.links.send(1, &[FORMAT, 255, 255]).unwrap();
+        let halted = |world: &World| world.status(0).is_some_and(|status| status.halted == Some(Halted::NetworkFault));
+        assert!(world.within(1_000, halted), "{engine}: {:?}", world.status(0));
+        assert!(world.nodes[0].groups.closed.contains(&2));
+        assert!(world.within(5_000, |world| world.runs(2)), "{engine}: the others go on");
+    }
+}
+
 /// Whatever a member with the key says, and however it is cut or changed: nobody panics, and what is decided stays one order or a member stops.
 #[test]
 fn hostile_messages_end_nothing() {

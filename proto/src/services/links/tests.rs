@@ -181,6 +181,31 @@ fn a_segment_for_another_node_of_the_same_incarnation_is_not_taken() {
     assert_eq!(others[0].poll_message(), Some((1, b"for node 2".to_vec())));
 }
 
+/// Behind a length that no message has, nothing can be told apart any more: the rest is not read as if it could.
+#[test]
+fn a_message_longer_than_any_closes_the_link_until_that_node_begins_anew() {
+    let mut pair = Pair::new();
+    pair.ends[0].send(2, b"before").unwrap();
+    pair.send(&mut || vec![0]);
+    let mut body = Vec::new();
+    pair.ends[0].send(2, b"changed on its way").unwrap();
+    pair.ends[0].poll_segment(pair.now_ns, &mut body).unwrap();
+    let at = body.len() - 4 - b"changed on its way".len();
+    body[at..at + 4].copy_from_slice(&(MESSAGE_MAX as u32 + 1).to_be_bytes());
+    pair.arrive();
+    assert_eq!(pair.ends[1].handle_segment(pair.now_ns, 1, 10, &body), Err(Refused::Closed));
+    pair.ends[0].send(2, b"behind").unwrap();
+    pair.ends[0].poll_segment(pair.now_ns, &mut body).unwrap();
+    assert_eq!(pair.ends[1].handle_segment(pair.now_ns, 1, 10, &body), Err(Refused::Closed));
+    assert_eq!(pair.received(1), [b"before"]);
+    pair.ends[0].begin_incarnation(11);
+    pair.ends[1].handle_life(1, 11);
+    pair.ends[0].send(2, b"of a new life").unwrap();
+    pair.ends[0].poll_segment(pair.now_ns, &mut body).unwrap();
+    assert_eq!(pair.ends[1].handle_segment(pair.now_ns, 1, 11, &body), Ok(()));
+    assert_eq!(pair.received(1), [b"of a new life"]);
+}
+
 #[test]
 fn what_waits_is_bounded_and_told() {
     let mut pair = Pair::new();
