@@ -346,7 +346,6 @@ impl Hook {
         self.entries = 0;
         self.judge.begin(self.session);
         self.monitor()?;
-        self.tell_once(String::new());
         if !self.has_warned && self.status().is_some_and(|group| group.stage == Stage::Running && group.written.is_none()) {
             self.has_warned = true;
             say(&format!(
@@ -447,8 +446,11 @@ impl Hook {
             }
             return Ok(());
         };
-        let epoch = self.judge.course().epoch;
+        let (epoch, was_current) = (self.judge.course().epoch, self.judge.is_current());
         self.judge.handle_entry(&read);
+        if !was_current && self.judge.is_current() {
+            self.tell_once(String::new());
+        }
         let course = self.judge.course();
         if course.epoch != epoch && self.judge.is_current() {
             say(&crate::in_words(course, &self.settings.group));
