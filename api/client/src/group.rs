@@ -247,7 +247,7 @@ impl Group {
     /// stays. Blocks.
     ///
     /// # Errors
-    /// As [`Group::open`]; [`Error::Refused`] with [`ErrorCode::NotFound`](fide_wire::control::ErrorCode::NotFound) where the group was begun anew
+    /// As [`Group::open`]; [`Error::Refused`] with [`ErrorCode::NotFound`] where the group was begun anew
     /// meanwhile: its entries are counted from 1 again, so it must be opened anew, too.
     pub fn reconnect(&mut self) -> Result<(), Error> {
         let before = self.pending.front().map_or(self.last_number, |first| first.number - 1);
