@@ -4,10 +4,17 @@
 //! credentials as the kernel tells them ([`Peer::of`]) and the lists of [`AccessConfig`]. Root is never refused.
 
 use fide_wire::control::{ErrorCode, Refused};
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Longest name of a group, bytes.
+const GROUP_NAME_MAX: usize = fide_proto::services::groups::NAME_MAX;
 
 /// Users and groups as the configuration names them.
 ///
@@ -38,8 +45,271 @@ pub struct AccessConfig {
     pub read: Who,
     /// May make the agent read its configuration again, and shut or recover the fence.
     pub reload: Who,
-    /// May begin, join and leave groups, open them, and propose values.
-    pub groups: Who,
+    /// May do what in which groups.
+    pub groups: GroupsConfig,
+}
+
+/// `[access.groups]`: who may do what, by the names of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupsConfig {
+    /// Lines by the name of a group, or by how names begin (`"redis-*"`).
+    Lines(BTreeMap<String, GroupLine>),
+    /// A list as earlier releases read it. It names no groups, and grants nothing.
+    Unnamed(Who),
+}
+
+impl Default for GroupsConfig {
+    fn default() -> Self {
+        Self::Lines(BTreeMap::new())
+    }
+}
+
+/// One line of `[access.groups]`. A plain list of users is [`GroupLine::propose`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupLine {
+    /// May open the group: read its entries and states.
+    pub open: Who,
+    /// May open it, propose values, and hand in states.
+    pub propose: Who,
+    /// May create, join, leave, resume and switch it, open it, and drop its entries.
+    pub administer: Who,
+}
+
+impl<'de> Deserialize<'de> for GroupsConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Lines;
+        impl<'de> Visitor<'de> for Lines {
+            type Value = GroupsConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table with a line for each group, as in: orders = [\"alice\"]")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Who::deserialize(SeqAccessDeserializer::new(list)).map(GroupsConfig::Unnamed)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Self::Value, A::Error> {
+                let mut lines = BTreeMap::new();
+                while let Some(Pattern(name)) = table.next_key()? {
+                    lines.insert(name, table.next_value()?);
+                }
+                Ok(GroupsConfig::Lines(lines))
+            }
+        }
+        from.deserialize_any(Lines)
+    }
+}
+
+impl<'de> Deserialize<'de> for GroupLine {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        #[derive(Default)]
+        struct Rights {
+            open: Who,
+            propose: Who,
+            administer: Who,
+        }
+        struct Line;
+        impl<'de> Visitor<'de> for Line {
+            type Value = GroupLine;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of users and groups of users, or { open = [], propose = [], administer = [] }")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                let propose = Who::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(GroupLine { propose, ..GroupLine::default() })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Self::Value, A::Error> {
+                let Rights { open, propose, administer } = Rights::deserialize(MapAccessDeserializer::new(table))?;
+                Ok(GroupLine { open, propose, administer })
+            }
+        }
+        from.deserialize_any(Line)
+    }
+}
+
+/// The name of a line.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Pattern(String);
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if name.is_empty() || name.len() > GROUP_NAME_MAX || name.chars().any(char::is_control) {
+            return Err(format!(
+                "{name:?} names no group: a name has 1 to {GROUP_NAME_MAX} bytes, none of them a control character"
+            ));
+        }
+        if name.trim_end_matches('*').contains('*') || name.ends_with("**") {
+            return Err(format!(
+                "{name:?}: `*` may only stand at the end, once: \"redis-*\" stands for all names that begin with redis-"
+            ));
+        }
+        Ok(Self(name))
+    }
+}
+
+/// What somebody can be allowed to do in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupRight {
+    /// Read its entries and states.
+    Open,
+    /// Propose values, and hand in states.
+    Propose,
+    /// Create, join, leave, resume and switch it.
+    Administer,
+}
+
+impl GroupRight {
+    /// Its key in a line of `[access.groups]`.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Propose => "propose",
+            Self::Administer => "administer",
+        }
+    }
+
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Propose => "propose to, or hand in states of,",
+            Self::Administer => "create, join, leave, resume or switch",
+        }
+    }
+}
+
+/// What one user may do in one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupRights {
+    /// See [`GroupRight::Open`].
+    pub open: bool,
+    /// See [`GroupRight::Propose`].
+    pub propose: bool,
+    /// See [`GroupRight::Administer`].
+    pub administer: bool,
+}
+
+impl GroupRights {
+    /// Root's.
+    pub const ALL: Self = Self { open: true, propose: true, administer: true };
+
+    /// Whether this right is among them.
+    #[must_use]
+    pub const fn has(self, right: GroupRight) -> bool {
+        match right {
+            GroupRight::Open => self.open,
+            GroupRight::Propose => self.propose,
+            GroupRight::Administer => self.administer,
+        }
+    }
+
+    /// Whether all of these are among them.
+    #[must_use]
+    pub fn includes(self, others: Self) -> bool {
+        [GroupRight::Open, GroupRight::Propose, GroupRight::Administer]
+            .into_iter()
+            .all(|right| self.has(right) || !others.has(right))
+    }
+
+    /// Whether states of the application are taken from who has them.
+    #[must_use]
+    pub const fn may_hand_in(self) -> bool {
+        self.propose || self.administer
+    }
+}
+
+/// The lines of `[access.groups]` with their names looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupPolicy {
+    lines: Vec<GroupSets>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GroupSets {
+    name: String,
+    open: Set,
+    propose: Set,
+    administer: Set,
+}
+
+impl GroupSets {
+    fn names(&self, group: &str) -> bool {
+        self.name == group || self.name.strip_suffix('*').is_some_and(|begin| group.starts_with(begin))
+    }
+}
+
+impl GroupPolicy {
+    fn new(config: &GroupsConfig, warnings: &mut Vec<String>) -> Self {
+        let lines = match config {
+            GroupsConfig::Lines(lines) => lines,
+            GroupsConfig::Unnamed(who) => {
+                if let Some(first) = who.0.first() {
+                    warnings.push(format!(
+                        "access.groups: this list names no groups, so it grants nothing; write a line for each group under \
+                         [access.groups], as in: orders = [\"{first}\"] (open and propose), or orders = {{ propose = \
+                         [\"{first}\"], administer = [\"{first}\"] }}; \"*\" stands for every group"
+                    ));
+                }
+                return Self::default();
+            }
+        };
+        let set = |name: &str, right: GroupRight, who, warnings: &mut Vec<String>| {
+            Set::new(&format!("groups.{}.{}", toml_key(name), right.key()), who, warnings)
+        };
+        let lines = lines.iter().map(|(name, line)| GroupSets {
+            name: name.clone(),
+            open: set(name, GroupRight::Open, &line.open, warnings),
+            propose: set(name, GroupRight::Propose, &line.propose, warnings),
+            administer: set(name, GroupRight::Administer, &line.administer, warnings),
+        });
+        Self { lines: lines.collect() }
+    }
+
+    /// What `peer` may do in this group, by all lines that name it.
+    #[must_use]
+    pub fn of(&self, peer: &Peer, group: &str) -> GroupRights {
+        if peer.uid == 0 {
+            return GroupRights::ALL;
+        }
+        let mut rights = GroupRights::default();
+        for line in self.lines.iter().filter(|line| line.names(group)) {
+            rights.propose |= line.propose.contains(peer);
+            rights.administer |= line.administer.contains(peer);
+            rights.open |= line.open.contains(peer);
+        }
+        rights.open |= rights.propose || rights.administer;
+        rights
+    }
+}
+
+/// A key as it is written in a file.
+fn toml_key(name: &str) -> String {
+    let is_bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    if is_bare { name.into() } else { format!("{name:?}") }
+}
+
+/// A user lacks this right in this group: which line of the configuration grants it.
+#[must_use]
+pub fn lacks_group_right(uid: u32, right: GroupRight, group: &str) -> Refused {
+    Refused {
+        code: ErrorCode::Permission,
+        what: format!(
+            "user {uid} may not {} the group {group}: the right `{key}` is missing; run it as root, or have an operator add the \
+             user under [access.groups] in fide.toml: {} = {{ {key} = [\"{uid}\"] }}",
+            right.verb(),
+            toml_key(group),
+            key = right.key(),
+        ),
+    }
 }
 
 impl Default for AccessConfig {
@@ -51,7 +321,7 @@ impl Default for AccessConfig {
             monitor: Who::everyone(),
             read: Who::everyone(),
             reload: nobody(),
-            groups: nobody(),
+            groups: GroupsConfig::default(),
         }
     }
 }
@@ -171,7 +441,7 @@ pub struct Policy {
     monitor: Set,
     read: Set,
     reload: Set,
-    groups: Set,
+    groups: GroupPolicy,
 }
 
 impl Policy {
@@ -186,7 +456,7 @@ impl Policy {
             monitor: set("monitor", &config.monitor),
             read: set("read", &config.read),
             reload: set("reload", &config.reload),
-            groups: set("groups", &config.groups),
+            groups: GroupPolicy::new(&config.groups, &mut warnings),
         };
         (policy, warnings)
     }
@@ -253,12 +523,18 @@ impl Policy {
         if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "begin or end a maintenance", "reload") }
     }
 
-    /// May `peer` change groups, open them and propose values?
+    /// May `peer` do this in this group?
     ///
     /// # Errors
     /// [`ErrorCode::Permission`].
-    pub fn may_group(&self, peer: &Peer) -> Result<(), Refused> {
-        if self.groups.contains(peer) { Ok(()) } else { refuse(peer, "change or open groups", "groups") }
+    pub fn may_in_group(&self, peer: &Peer, right: GroupRight, group: &str) -> Result<(), Refused> {
+        if self.groups.of(peer, group).has(right) { Ok(()) } else { Err(lacks_group_right(peer.uid, right, group)) }
+    }
+
+    /// What everybody may do in groups.
+    #[must_use]
+    pub const fn groups(&self) -> &GroupPolicy {
+        &self.groups
     }
 
     /// May `peer` shut or recover the fence? Who may change the agent may.

@@ -5,7 +5,7 @@ mod keys;
 mod maintenance;
 mod reload;
 
-use crate::access;
+use crate::access::{self, GroupRight, lacks_group_right};
 use crate::admission::{Admission, NOT_KEPT_EVENT_CODE};
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
@@ -2091,14 +2091,12 @@ impl Control {
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
             Request::Group { order } => plain(self.order_group(i, order)?),
-            Request::OpenGroup { name, client, behind, last_number, generation, bundles } => self
-                .open_group(
-                    i,
-                    name,
-                    (client, last_number),
-                    Opening { behind, generation, bundles, account: self.connections[i].peer.account },
-                )
-                .map(Some),
+            Request::OpenGroup { name, client, behind, last_number, generation, bundles } => {
+                let peer = &self.connections[i].peer;
+                let rights = self.policy.groups().of(peer, &name);
+                let from = Opening { behind, generation, bundles, rights };
+                self.open_group(i, name, (client, last_number), from).map(Some)
+            }
         }
     }
 
@@ -2171,9 +2169,13 @@ impl Control {
 
     fn order_group(&mut self, i: usize, order: GroupOrder) -> Result<Reply, Refused> {
         let peer = &self.connections[i].peer;
-        match order {
+        match &order {
             GroupOrder::Status => self.policy.may_read(peer)?,
-            _ => self.policy.may_group(peer)?,
+            GroupOrder::Create { name, .. }
+            | GroupOrder::Join { name }
+            | GroupOrder::Leave { name, .. }
+            | GroupOrder::Resume { name }
+            | GroupOrder::Switch { name, .. } => self.policy.may_in_group(peer, GroupRight::Administer, name)?,
         }
         self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)?
     }
@@ -2186,13 +2188,17 @@ impl Control {
         (client, last_number): (u64, u64),
         from: Opening,
     ) -> Result<Answer, Refused> {
-        self.policy.may_group(&self.connections[i].peer)?;
+        let peer = self.connections[i].peer.clone();
+        self.policy.may_in_group(&peer, GroupRight::Open, &name)?;
+        let may_hand_in = from.rights.may_hand_in();
+        let refuses = if may_hand_in { String::new() } else { lacks_group_right(peer.uid, GroupRight::Propose, &name).what };
         let random = || fide_lane::random().map(|n| n.max(1));
         let client =
             if client == 0 { random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })? } else { client };
-        let open = |answer| LoopRequest::OpenGroup { name, client: (client, last_number), from, answer };
+        let peer = Box::new(peer);
+        let open = |answer| LoopRequest::OpenGroup { name, client: (client, last_number), from, peer, answer };
         let fd = self.core.ask(open).ok_or_else(stuck)??;
-        Ok((Reply::GroupOpened { client, bundles: true }, Some(fd)))
+        Ok((Reply::GroupOpened { client, bundles: true, refuses }, Some(fd)))
     }
 
     // ---- other people's heartbeats ------------------------------------------------------------------------------------------

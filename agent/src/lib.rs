@@ -5,6 +5,7 @@ pub mod admission;
 pub mod arguments;
 pub mod bridge;
 pub mod check;
+pub mod client_ids;
 pub mod clock;
 pub mod config;
 pub mod control;

@@ -295,7 +295,7 @@ impl Course {
     fn begin(&mut self, host: &str, process: u32, at_ms: u64, text: String) {
         // Terms of a group that has ended count, too.
         let known = self.bids.values().map(|offer| offer.known_term).max().unwrap_or(0);
-        self.term = self.term.max(known) + 1;
+        self.term = self.term.max(known).saturating_add(1);
         self.leader = Some(host.into());
         self.began_ms = at_ms;
         (self.process, self.started) = (process, false);
@@ -405,6 +405,17 @@ mod tests {
             why: String::new(),
             at_ms: 1
         }));
+    }
+
+    #[test]
+    fn the_greatest_term_ends_no_manager() {
+        let mut course = course(&[("b", Offer { known_term: u64::MAX, ..fresh(1) })]);
+        let take = Entry::Take { term: 3, host: "b".into(), process: 0, force: false, why: String::new(), at_ms: u64::MAX };
+        assert!(course.apply(&take));
+        assert_eq!(course.term, u64::MAX);
+        for bytes in [&b""[..], b"null", b"\0\0\0\0", b"{}"] {
+            assert!(Entry::read(bytes).is_none() && serde_json::from_slice::<Course>(bytes).is_err(), "{bytes:?}");
+        }
     }
 
     #[test]

@@ -415,6 +415,9 @@ pub struct GroupMember {
     pub incarnation: u32,
     /// It is known to have crashed.
     pub crashed: bool,
+    /// Where its host is reached on the paths, as far as this agent knows; of another host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<std::net::IpAddr>,
 }
 
 /// What is asked of the fence.
@@ -561,6 +564,10 @@ pub enum Reply {
         /// The agent reads [bundles](crate::session).
         #[serde(default)]
         bundles: bool,
+        /// Why it takes no states from this client ([`crate::session::ToAgent::Snapshot`]); empty:
+        /// it does.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        refuses: String,
     },
     /// A refusal.
     Error(Refused),

@@ -95,7 +95,7 @@ pub enum Why {
     Busy = 1,
     /// The group does not run on this host now: again, when a standing says that it does.
     NotRunning = 2,
-    /// It can never be taken.
+    /// It can never be taken, or not from this user, who may only open the group.
     Invalid = 3,
 }
 

@@ -14,9 +14,20 @@
 //!
 //! What a has is on a disk. Which one, and how far it goes, is noted in the group before a serves alone, and both disks' when both are in step. A server on
 //! another disk, or on an older copy of its own, is never let serve alone: an empty disk never wins.
+//!
+//! Whoever may propose to the group can propose any bytes. Both hosts skip what no hook proposes, by
+//! the same rule ([`Entry::read`], [`Course::read`]).
 
+use fide_wire::names;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// No epoch and no session comes so far: counting on never overflows.
+const NUMBER_MAX: u64 = 1 << 62;
+/// Longest text in an entry, bytes.
+const TEXT_MAX: usize = 4096;
+/// Hosts whose hooks take part, at most: two do, and those that were replaced.
+const HOSTS_MAX: usize = 64;
 
 /// What the entries say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,8 +165,26 @@ impl Entry {
     /// Reads it; nothing for what no hook of this version proposes.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok()
+        serde_json::from_slice(bytes).ok().filter(Self::is_plausible)
     }
+
+    fn is_plausible(&self) -> bool {
+        let (host, number, texts): (_, _, [&str; 2]) = match self {
+            Self::Here { host, session } => (host, session, ["", ""]),
+            Self::Alone { epoch, host, why, disk, .. } => (host, epoch, [why, &disk.id]),
+            Self::Follows { epoch, host, disk } | Self::Disk { epoch, host, disk } | Self::Other { epoch, host, disk } => {
+                (host, epoch, [&disk.id, ""])
+            }
+            Self::Both { epoch, host, disk, follower, .. } => (host, epoch, [&disk.id, follower]),
+            Self::GivenUp { epoch, host, .. } => (host, epoch, ["", ""]),
+        };
+        names::check_node(host).is_ok() && *number <= NUMBER_MAX && texts.into_iter().all(is_line)
+    }
+}
+
+/// Text that may be shown to people.
+fn is_line(text: &str) -> bool {
+    text.len() <= TEXT_MAX && !text.chars().any(char::is_control)
 }
 
 /// The state behind some entries.
@@ -192,6 +221,9 @@ impl Course {
     pub fn apply(&mut self, entry: &Entry) {
         match entry {
             Entry::Here { host, session } => {
+                if !self.sessions.contains_key(host) && self.sessions.len() >= HOSTS_MAX {
+                    return;
+                }
                 let last = self.sessions.entry(host.clone()).or_default();
                 *last = (*last).max(*session);
             }
@@ -257,11 +289,31 @@ impl Course {
         }
     }
 
-    /// The state that a former hook or release has kept.
+    /// The state that a former hook or release has kept; nothing for what none has written. To go
+    /// on from nothing instead would contradict the other host.
     #[must_use]
-    pub fn restored(mut self) -> Self {
-        self.forget_what_nobody_noted();
-        self
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut course: Self = serde_json::from_slice(bytes).ok()?;
+        if !course.is_plausible() {
+            return None;
+        }
+        course.forget_what_nobody_noted();
+        Some(course)
+    }
+
+    fn is_plausible(&self) -> bool {
+        let alone = match &self.mode {
+            Mode::Alone(host) => Some(host),
+            Mode::Unknown | Mode::Both => None,
+        };
+        let mut hosts = self.sessions.keys().chain(self.disks.keys()).chain(&self.follower).chain(alone);
+        let disks = self.disks.values().chain(&self.other).chain([&self.follower_disk]);
+        self.epoch <= NUMBER_MAX
+            && self.sessions.len() <= HOSTS_MAX
+            && self.disks.len() <= HOSTS_MAX
+            && self.sessions.values().all(|session| *session <= NUMBER_MAX)
+            && hosts.all(|host| names::check_node(host).is_ok())
+            && disks.map(|disk| &disk.id).chain([&self.why]).all(|text| is_line(text))
     }
 
     /// Whether a person may give up what a server lacks now.
@@ -469,7 +521,7 @@ impl Judge {
 
     /// The state behind entries that are not kept any more.
     pub fn handle_snapshot(&mut self, course: Course) {
-        self.course = course.restored();
+        self.course = course;
     }
 
     /// The group or the agent is lost.
@@ -1075,12 +1127,69 @@ mod tests {
     #[test]
     fn what_a_release_without_disks_kept_says_nothing_of_them() {
         let kept = r#"{"epoch":3,"mode":"both","follower":null,"sessions":{"a":1},"why":"","at_ms":0}"#;
-        let mut course = serde_json::from_str::<Course>(kept).unwrap().restored();
+        let mut course = Course::read(kept.as_bytes()).unwrap();
         assert_eq!(course.mode, Mode::Unknown);
         for entry in [r#"{"entry":"follows","epoch":3,"host":"b"}"#, r#"{"entry":"both","epoch":3,"host":"a","session":1}"#] {
             course.apply(&Entry::read(entry.as_bytes()).unwrap());
         }
         assert_eq!((course.mode, course.follower), (Mode::Unknown, None));
+    }
+
+    #[test]
+    fn what_no_hook_proposes_is_skipped() {
+        let here = |host: &str, session| Entry::Here { host: host.into(), session };
+        assert_eq!(Entry::read(&here("a", 7).bytes()), Some(here("a", 7)));
+        for host in ["", "a b", "a@b", "a\n", "\u{1b}[2J"] {
+            assert_eq!(Entry::read(&here(host, 7).bytes()), None, "{host:?}");
+        }
+        let disk = |id: &str| Noted { id: id.into(), zxid: u64::MAX };
+        let follows = |epoch, id: &str| Entry::Follows { epoch, host: "a".into(), disk: disk(id) };
+        assert_eq!(Entry::read(&follows(1, "id").bytes()), Some(follows(1, "id")));
+        for entry in [here("a", u64::MAX), follows(u64::MAX, "id"), follows(1, "a\nb"), follows(1, &"x".repeat(5000))] {
+            assert_eq!(Entry::read(&entry.bytes()), None, "{entry:?}");
+        }
+        for bytes in [&b""[..], b"null", b"{}", b"\0\0\0\0", b"{\"entry\":\"here\"}"] {
+            assert_eq!(Entry::read(bytes), None, "{bytes:?}");
+        }
+        // Hosts that somebody made up take no room without end.
+        let mut course = Course::default();
+        (0..1000).for_each(|n| course.apply(&here(&format!("h{n}"), 1)));
+        assert_eq!(course.sessions.len(), HOSTS_MAX);
+        assert_eq!(Course::read(&serde_json::to_vec(&course).unwrap()), Some(course));
+    }
+
+    #[test]
+    fn a_state_that_no_hook_has_kept_is_none() {
+        let written = |course: &Course| serde_json::to_vec(course).unwrap();
+        let course = Course { epoch: 3, mode: Mode::Alone("a".into()), why: "b has ended".into(), ..Course::default() };
+        assert_eq!(Course::read(&written(&course)), Some(course.clone()));
+        for bytes in [&b""[..], b"null", b"1e99", b"\0\0\0\0", b"{}"] {
+            assert_eq!(Course::read(bytes), None, "{bytes:?}");
+        }
+        for other in [
+            Course { epoch: u64::MAX, ..course.clone() },
+            Course { mode: Mode::Alone("a\r".into()), ..course.clone() },
+            Course { sessions: [("a".into(), u64::MAX)].into(), ..course.clone() },
+            Course { follower: Some(String::new()), ..course.clone() },
+            Course { why: "\u{1b}c".into(), ..course },
+        ] {
+            assert_eq!(Course::read(&written(&other)), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_greatest_numbers_end_no_hook() {
+        let mut judge = Judge::new("a", None);
+        judge.begin(5);
+        for session in [NUMBER_MAX, u64::MAX] {
+            if let Some(entry) = Entry::read(&Entry::Here { host: "a".into(), session }.bytes()) {
+                judge.handle_entry(&entry);
+            }
+            judge.handle_entry(&Entry::Here { host: "a".into(), session: 5 });
+            judge.set_now(1000, 1000);
+        }
+        judge.handle_snapshot(Course { epoch: NUMBER_MAX, mode: Mode::Both, ..Course::default() });
+        judge.handle_entry(&Entry::GivenUp { epoch: NUMBER_MAX, host: "a".into(), gone: true, at_ms: u64::MAX });
     }
 
     proptest! {

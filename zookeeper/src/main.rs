@@ -144,8 +144,7 @@ fn follow(course: &mut Course, event: Option<Event>) -> Result<()> {
     match event {
         Some(Event::Entry(entry)) => Entry::read(&entry.bytes).iter().for_each(|entry| course.apply(entry)),
         Some(Event::Snapshot { bytes, .. }) => {
-            let kept: Course = serde_json::from_slice(&bytes).context("the group's state is not one of fide-zookeeper")?;
-            *course = kept.restored();
+            *course = Course::read(&bytes).context("the group's state is not one of fide-zookeeper")?;
         }
         _ => {}
     }

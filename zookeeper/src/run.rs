@@ -28,6 +28,9 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const WATCH_AGAIN: Duration = Duration::from_secs(2);
 /// The state is handed to the agents behind so many entries, so that they keep no more.
 const SNAPSHOT_EVERY: u64 = 64;
+/// A hook that comes again is given the state, if that was not done for so long: what it finds may
+/// be one that no hook has kept.
+const SNAPSHOT_AFTER: Duration = Duration::from_secs(1);
 /// What a silent host's verdict rests on is written down a moment after it is told.
 const EVIDENCE_MAX: Duration = Duration::from_millis(50);
 
@@ -84,6 +87,8 @@ pub struct Hook {
     link: Option<Link>,
     session: u64,
     entries: u64,
+    /// When the state was handed to the agents last.
+    kept: Instant,
     tell: mpsc::Sender<Told>,
     told: mpsc::Receiver<Told>,
     is_watched: bool,
@@ -99,6 +104,8 @@ pub struct Hook {
     disk_read: Option<Instant>,
     is_lost: bool,
     has_warned: bool,
+    /// It was told that entries are skipped.
+    has_skipped: bool,
     began: Instant,
     said: String,
 }
@@ -148,6 +155,7 @@ impl Hook {
             link: None,
             session,
             entries: 0,
+            kept: began,
             tell,
             told,
             is_watched: false,
@@ -161,6 +169,7 @@ impl Hook {
             disk_read: None,
             is_lost: false,
             has_warned: false,
+            has_skipped: false,
             began,
             said: String::new(),
         })
@@ -179,6 +188,8 @@ impl Hook {
                     self.tell_once(format!("waits: {e:#}"));
                 }
                 connect_at = Instant::now() + AGAIN;
+                // The other hook learns of this one, whatever is read here.
+                self.act()?;
             }
             self.wait();
             self.judge.set_now(self.began.elapsed().as_millis() as u64, wall_ms());
@@ -335,7 +346,6 @@ impl Hook {
         self.entries = 0;
         self.judge.begin(self.session);
         self.monitor()?;
-        self.tell_once(String::new());
         if !self.has_warned && self.status().is_some_and(|group| group.stage == Stage::Running && group.written.is_none()) {
             self.has_warned = true;
             say(&format!(
@@ -398,7 +408,13 @@ impl Hook {
             match link.group.poll(Some(Duration::ZERO))? {
                 Some(group::Event::Entry(entry)) => self.entry(&entry)?,
                 Some(group::Event::Snapshot { bytes, .. }) => {
-                    let course: Course = serde_json::from_slice(&bytes).context("the group's state is not one of this hook")?;
+                    let course = Course::read(&bytes).with_context(|| {
+                        format!(
+                            "the state of the group {} is not one of this hook: nothing is decided here until the other hook hands \
+                             in its own, or there is another group",
+                            self.settings.group
+                        )
+                    })?;
                     self.judge.handle_snapshot(course);
                 }
                 Some(group::Event::Standing(standing)) if matches!(standing.stage, Stage::Gone | Stage::Failed | Stage::Left) => {
@@ -412,6 +428,8 @@ impl Hook {
                         "this host had been given up, and is a new member: all is read again"
                     );
                 }
+                // It is proposed again in a moment.
+                Some(group::Event::Refused { why, .. }) => self.tell_once(format!("the agent takes no proposals: {why}")),
                 Some(_) => {}
                 None => return Ok(()),
             }
@@ -419,17 +437,30 @@ impl Hook {
     }
 
     fn entry(&mut self, entry: &group::Entry) -> Result<()> {
-        let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
-        let epoch = self.judge.course().epoch;
+        let Some(read) = Entry::read(&entry.bytes) else {
+            if !std::mem::replace(&mut self.has_skipped, true) {
+                say(&format!(
+                    "entry {} of the group {}, of its client {}, is none of a hook: it is skipped, and so are others like it",
+                    entry.index, self.settings.group, entry.client
+                ));
+            }
+            return Ok(());
+        };
+        let (epoch, was_current) = (self.judge.course().epoch, self.judge.is_current());
         self.judge.handle_entry(&read);
+        if !was_current && self.judge.is_current() {
+            self.tell_once(String::new());
+        }
         let course = self.judge.course();
         if course.epoch != epoch && self.judge.is_current() {
             say(&crate::in_words(course, &self.settings.group));
         }
         self.entries += 1;
-        if self.entries.is_multiple_of(SNAPSHOT_EVERY)
+        let is_asked_for = matches!(&read, Entry::Here { host, .. } if *host != self.me) && self.kept.elapsed() >= SNAPSHOT_AFTER;
+        if (is_asked_for || self.entries.is_multiple_of(SNAPSHOT_EVERY))
             && let Some(link) = &mut self.link
         {
+            self.kept = Instant::now();
             link.group.keep_snapshot(entry.index, &serde_json::to_vec(course)?)?;
         }
         // What was known of the other server may be of its former process.

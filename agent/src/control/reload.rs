@@ -87,6 +87,8 @@ impl Control {
         if live.access {
             let (policy, warnings) = access::Policy::new(&new.access);
             self.policy = policy;
+            // Sessions that are open keep no right that was taken away.
+            self.core.tell(LoopRequest::SetGroupPolicy(Box::new(self.policy.groups().clone())));
             for w in warnings {
                 tracing::warn!("{w}");
             }

@@ -34,6 +34,7 @@ use fide_wire::frame::{BODY_AT, BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, Grade};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -536,8 +537,7 @@ impl Core {
     }
 
     fn fetch_state(&self, generation: u64, what: LargeRef, node: u32) {
-        let peer = self.slot(node).and_then(|slot| self.peers[slot].as_deref());
-        let from = peer.map_or(Vec::new(), |peer| peer.addresses.into_iter().flatten().collect());
+        let from = self.addresses_of(node);
         let _ = self.ends.states.send(Job::Fetch { generation, what, from });
     }
 
@@ -797,6 +797,7 @@ impl Core {
                     host: self.node_name(binding.node),
                     incarnation: binding.incarnation,
                     crashed: *crashed,
+                    addresses: self.addresses_of(binding.node),
                 })
                 .collect(),
             index: status.index,
@@ -807,6 +808,11 @@ impl Core {
             name: status.name,
         };
         self.groups.status().map(of).collect()
+    }
+
+    fn addresses_of(&self, node: u32) -> Vec<IpAddr> {
+        let peer = self.slot(node).and_then(|slot| self.peers[slot].as_deref());
+        peer.map_or(Vec::new(), |peer| peer.addresses.into_iter().flatten().collect())
     }
 
     /// Who keeps what of a group that does not run here.

@@ -5,6 +5,7 @@
 
 use super::snapshot::{AppRow, Head, HostRow};
 use super::{Before, Core, Introduced, Opening};
+use crate::access::{GroupPolicy, Peer};
 use crate::check::{Answers, Whom};
 use crate::group_plan::GroupPlan;
 use crate::shares::EventSource;
@@ -180,7 +181,9 @@ pub enum Request {
     /// An operator's order.
     OrderGroup(Box<GroupOrder>, Answer<Result<Reply, Refused>>),
     /// A session with a group, of a client that has used this number last, from this entry of this generation on.
-    OpenGroup { name: String, client: (u64, u64), from: Opening, answer: Answer<Result<OwnedFd, Refused>> },
+    OpenGroup { name: String, client: (u64, u64), from: Opening, peer: Box<Peer>, answer: Answer<Result<OwnedFd, Refused>> },
+    /// Ends sessions of users who had more rights in their group than these.
+    SetGroupPolicy(Box<GroupPolicy>),
 
     // ---- checks of applications' heartbeats
     /// Asks responders on these paths, so that the queues show that they are empty.
@@ -266,7 +269,8 @@ impl Core {
             R::PiggybackMax(answer) => answer.give(self.piggyback_max()),
             R::EventsLost(answer) => answer.give(self.events_lost()),
             R::OrderGroup(order, answer) => answer.give(self.order_group(*order)),
-            R::OpenGroup { name, client, from, answer } => answer.give(self.open_group(&name, client, from)),
+            R::OpenGroup { name, client, from, peer, answer } => answer.give(self.open_group(&name, client, from, peer)),
+            R::SetGroupPolicy(policy) => self.set_group_policy(&policy),
             R::AskForBarriers(paths) => self.ask_for_barriers(paths),
             R::Answers(answer) => answer.give(self.answers()),
             R::KnownOf { whom, since_ns, answer } => answer.give(self.known_of(&whom, since_ns)),

@@ -14,6 +14,8 @@
 //! the first write that says so, by the control thread.
 
 use super::{Core, Happened};
+use crate::access::{GroupPolicy, GroupRight, GroupRights, Peer, lacks_group_right};
+use crate::client_ids::ClientIds;
 use crate::clock::now_ns;
 use crate::fair::FairQueue;
 use crate::seqpacket::{self, Received, Unsent};
@@ -23,7 +25,7 @@ use fide_proto::services::groups::large::Builder;
 use fide_proto::services::groups::{Error, Groups, Question, Stage};
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 /// How long a loop iteration reads applications, and how long it writes to them.
@@ -61,13 +63,14 @@ pub struct Opening {
     pub generation: u64,
     /// It reads bundles.
     pub bundles: bool,
-    /// The user under whom it is counted ([`crate::access::Peer::account`]).
-    pub account: u32,
+    /// What the user may do that opens it.
+    pub rights: GroupRights,
 }
 
 /// One application that has a group open.
 struct Session {
     fd: OwnedFd,
+    /// The user under whom it is counted.
     account: u32,
     name: String,
     client: u64,
@@ -90,6 +93,9 @@ struct Session {
     asked: VecDeque<Question>,
     /// It reads bundles.
     bundles: bool,
+    /// Who has opened it, and what that user could do then.
+    peer: Box<Peer>,
+    rights: GroupRights,
     /// Proposals that were not taken, which it has not been told: it would wait for them for ever.
     refused: VecDeque<(u64, Why, String)>,
     /// It waits for its turn to be read, or to be written to.
@@ -140,6 +146,8 @@ pub struct Ended {
 /// All applications of this host that have groups open.
 pub(super) struct Sessions {
     all: Vec<Session>,
+    /// Whose the client ids of each group are.
+    clients: BTreeMap<String, ClientIds>,
     to_read: FairQueue<u32, RawFd>,
     to_write: FairQueue<u32, RawFd>,
     buffer: Vec<u8>,
@@ -152,6 +160,7 @@ impl Default for Sessions {
     fn default() -> Self {
         Self {
             all: Vec::new(),
+            clients: BTreeMap::new(),
             // A descriptor may stand there for a session that has ended, too.
             to_read: FairQueue::new(2 * SESSIONS_MAX),
             to_write: FairQueue::new(2 * SESSIONS_MAX),
@@ -295,13 +304,16 @@ impl Core {
     /// An application opens a group of this host: its end of their socket.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`], [`ErrorCode::Full`], [`ErrorCode::System`].
+    /// [`ErrorCode::NotFound`], [`ErrorCode::Permission`], [`ErrorCode::Full`],
+    /// [`ErrorCode::System`].
     pub fn open_group(
         &mut self,
         name: &str,
         (client, last_number): (u64, u64),
-        Opening { behind, generation, bundles, account }: Opening,
+        Opening { behind, generation, bundles, rights }: Opening,
+        peer: Box<Peer>,
     ) -> Result<OwnedFd, Refused> {
+        let (uid, account) = (peer.uid, peer.account);
         let Some(status) = self.groups.status_named(name) else {
             let what = format!("this host has no group {name}: see fide group status");
             return Err(Refused { code: ErrorCode::NotFound, what });
@@ -309,6 +321,7 @@ impl Core {
         if let Some(what) = self.sessions.is_full(account) {
             return Err(Refused { code: ErrorCode::Full, what });
         }
+        self.may_be_client(name, status.lineage, client, uid)?;
         // Once: it opens the group anew, from its first entry.
         let was_told = self.group_plans.was_told_more(name, client);
         if was_told && behind > 0 || generation != 0 && status.lineage != 0 && generation != status.lineage {
@@ -322,6 +335,12 @@ impl Core {
         let system = |e: std::io::Error| Refused { code: ErrorCode::System, what: format!("no socket for {name}: {e}") };
         let (ours, theirs) = seqpacket_pair().map_err(system)?;
         self.wait_for(&ours, libc::EPOLLIN as u32, libc::EPOLL_CTL_ADD).map_err(system)?;
+        // Who only reads takes no id from anybody.
+        if rights.propose
+            && let Some(ids) = self.sessions.clients.get_mut(name)
+        {
+            ids.note(client, uid, account);
+        }
         self.sessions.all.push(Session {
             fd: ours,
             account,
@@ -337,6 +356,8 @@ impl Core {
             proposed: (None, 0),
             asked: VecDeque::new(),
             bundles,
+            peer,
+            rights,
             refused: VecDeque::new(),
             is_readable: false,
             is_writable: false,
@@ -346,6 +367,37 @@ impl Core {
         });
         self.write_sessions();
         Ok(theirs)
+    }
+
+    /// Whether this user may open a group as that client. From another host everybody may who may
+    /// propose there.
+    fn may_be_client(&mut self, name: &str, lineage: u64, client: u64, uid: u32) -> Result<(), Refused> {
+        let groups = &self.groups;
+        self.sessions.clients.retain(|name, _| groups.status_named(name).is_some());
+        let ids = self.sessions.clients.entry(name.into()).or_default();
+        ids.set_lineage(lineage);
+        ids.may_use(client, uid).map_err(|owner| Refused {
+            code: ErrorCode::Permission,
+            what: format!(
+                "the client id {client} of the group {name} belongs to user {owner} of this host: user {uid} may not come as that \
+                 client; use an id of its own (0: the agent makes one), or run it as user {owner} or root"
+            ),
+        })
+    }
+
+    /// Ends sessions of users that had more rights in their group than they have now. When they
+    /// open it again they are told which one is missing.
+    pub(super) fn set_group_policy(&mut self, policy: &GroupPolicy) {
+        for session in &mut self.sessions.all {
+            if !policy.of(&session.peer, &session.name).includes(session.rights) {
+                session.is_gone = true;
+                tracing::warn!(
+                    "group {}: a session of user {} ends, because a right in the group was taken from that user",
+                    session.name,
+                    session.peer.uid
+                );
+            }
+        }
     }
 
     /// Reads those whose turn it is.
@@ -442,6 +494,10 @@ impl Core {
     fn session_message(&mut self, at: usize, message: &[u8], now: u64) {
         let session = &mut self.sessions.all[at];
         match ToAgent::read(message) {
+            Some(ToAgent::Propose { number, .. }) if !session.rights.propose => {
+                let lacks = lacks_group_right(session.peer.uid, GroupRight::Propose, &session.name);
+                session.refuse(number, Why::Invalid, &lacks.what);
+            }
             Some(ToAgent::Propose { skipped, number, bytes }) => {
                 // Numbers come without a gap, but for those that the client gave up: what was refused comes again before what is behind it.
                 let brief = self.groups.brief(&session.name);
@@ -478,6 +534,10 @@ impl Core {
             Some(ToAgent::Ask { .. }) => {
                 tracing::warn!("an application of group {} asks too much at once: its session ends", session.name);
                 session.is_gone = true;
+            }
+            // The library tells the application so.
+            Some(ToAgent::Snapshot(_)) if !session.rights.may_hand_in() => {
+                tracing::debug!("a snapshot of {} is not taken from user {}, who only reads", session.name, session.peer.uid);
             }
             Some(ToAgent::Snapshot(piece)) => {
                 let Some(whole) = session.take(&piece, now) else {

@@ -1,8 +1,10 @@
 //! The test program in other roles: an application that joins, piggybacks, crashes in its own ways. It is told what to do on standard input,
 //! a line at a time, and says what became of it on standard output.
 
+use fide_client::group::{Event, Group, Options};
 use fide_client::{Client, Connection};
 use fide_wire::control::{GroupOrder, Request, Selector};
+use fide_wire::session::{self, Piece, ToAgent, ToClient};
 use std::io::BufRead;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -37,6 +39,7 @@ pub fn act() {
         "application" => application(&socket),
         "nobody" => nobody(&socket, &arguments),
         "opener" => opener(&socket, &arguments),
+        "grouped" => grouped(&socket, &arguments),
         "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
         "member" => super::member::act(&socket),
@@ -303,6 +306,97 @@ fn opener(socket: &std::path::Path, arguments: &[String]) {
     let order = GroupOrder::Leave { name, force: false };
     outcome(connection.request(&Request::Group { order }).map(|r| r.reply));
     outcome(connection.request(&Request::Group { order: GroupOrder::Status }).map(|r| r.reply));
+}
+
+/// As the user whose number is the argument: opens a group, proposes and gives orders as it is told.
+fn grouped(socket: &std::path::Path, arguments: &[String]) {
+    become_user(arguments[0].parse().unwrap());
+    let mut open: Option<Group> = None;
+    let until = || std::time::Instant::now() + super::PATIENCE;
+    let poll = |group: &mut Group| group.poll(Some(std::time::Duration::from_millis(100)));
+    say("ready");
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            // open NAME CLIENT
+            "open" => {
+                let options = Options { path: Some(socket.into()), client: words[2].parse().unwrap(), ..Options::default() };
+                open = None;
+                outcome(Group::open_with(words[1], options).map(|group| open.insert(group).client()));
+            }
+            // propose VALUE: until it is decided or refused.
+            "propose" => {
+                let group = open.as_mut().unwrap();
+                let (number, end) = (group.propose(words[1].as_bytes()).unwrap(), until());
+                let said = loop {
+                    match poll(group) {
+                        Ok(Some(Event::Entry(entry))) if entry.is_own(number, group.client()) => break "ok decided".into(),
+                        Ok(Some(Event::Refused { why, .. })) => break format!("error {why}"),
+                        Err(e) => break format!("error {e}"),
+                        Ok(_) => assert!(std::time::Instant::now() < end, "neither decided nor refused"),
+                    }
+                };
+                say(said);
+            }
+            // read VALUE: until this entry comes.
+            "read" => {
+                let (group, end) = (open.as_mut().unwrap(), until());
+                let said = loop {
+                    match poll(group) {
+                        Ok(Some(Event::Entry(entry))) if entry.bytes == words[1].as_bytes() => break "ok read".into(),
+                        Err(e) => break format!("error {e}"),
+                        Ok(_) => assert!(std::time::Instant::now() < end, "it does not come"),
+                    }
+                };
+                say(said);
+            }
+            // hand-in: a state of four bytes.
+            "hand-in" => {
+                let group = open.as_mut().unwrap();
+                outcome(group.keep_snapshot(group.index(), b"null"));
+            }
+            // raw-hand-in NAME INDEX: the same on a socket of its own, and a proposal: what is said to
+            // that.
+            "raw-hand-in" => {
+                let connection = Connection::open(Some(socket)).unwrap();
+                let name = words[1].into();
+                let open = Request::OpenGroup { name, client: 0, behind: 0, last_number: 0, generation: 0, bundles: false };
+                let socket = std::os::unix::net::UnixDatagram::from(connection.request(&open).unwrap().fds.remove(0));
+                socket.set_nonblocking(false).unwrap();
+                let piece = Piece { index: words[2].parse().unwrap(), total: 4, at: 0, bytes: b"null" };
+                let mut out = Vec::new();
+                for message in [ToAgent::Snapshot(piece), ToAgent::Propose { skipped: 0, number: 1, bytes: b"raw" }] {
+                    message.write(&mut out);
+                    socket.send(&out).unwrap();
+                }
+                let mut buffer = vec![0; session::MESSAGE_MAX];
+                let said = loop {
+                    let length = socket.recv(&mut buffer).unwrap();
+                    match ToClient::read(&buffer[..length]) {
+                        Some(ToClient::Refused { text, .. }) => break format!("error {text}"),
+                        Some(ToClient::Entry { bytes: b"raw", .. }) => break "ok decided".into(),
+                        _ => assert!(length > 0, "the session has ended"),
+                    }
+                };
+                say(said);
+            }
+            // lost: until the agent has ended the session.
+            "lost" => {
+                let (group, end) = (open.as_mut().unwrap(), until());
+                while poll(group).is_ok() {
+                    assert!(std::time::Instant::now() < end, "the session goes on");
+                }
+                outcome(group.reconnect());
+            }
+            // order ORDER: in JSON.
+            "order" => {
+                let order: GroupOrder = serde_json::from_str(line.split_once(' ').unwrap().1).unwrap();
+                let connection = Connection::open(Some(socket)).unwrap();
+                outcome(connection.request(&Request::Group { order }).map(|r| r.reply));
+            }
+            other => panic!("no order {other}"),
+        }
+    }
 }
 
 /// An application with heartbeats of its own: listens at a UDP port for those of others, and sends its own.

@@ -4,6 +4,7 @@ mod patroni;
 mod postgresql;
 mod redis;
 mod unit;
+mod zookeeper;
 
 fn program() -> std::path::PathBuf {
     beside("fide-failover")

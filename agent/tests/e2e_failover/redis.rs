@@ -2,6 +2,7 @@
 
 use crate::common::{Process, Setup, World, until};
 use crate::e2e_failover::program;
+use fide_client::group::{Group, Options};
 use fide_wire::control::{MaintenanceOrder, Request};
 use fide_wire::verdict::Cause;
 use std::fs;
@@ -794,6 +795,28 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
             watch.course().len()
         );
     });
+}
+
+/// Somebody who may propose to their group does, and hands in a state of four bytes.
+#[test]
+fn what_no_manager_proposes_or_keeps_ends_none() {
+    let Some(mut of) = Managed::up(2, "", |setup| setup) else { return };
+    let options = Options { path: Some(of.w.socket(2)), ..Options::default() };
+    let mut group = Group::open_with("failover-orders", options).unwrap();
+    for bytes in [&b""[..], b"null", b"\xff\xff", b"{\"entry\":\"take\"}", b"[[[["] {
+        group.propose(bytes).unwrap();
+    }
+    while group.pending() > 0 {
+        group.poll(None).unwrap();
+    }
+    group.keep_snapshot(group.index(), b"null").unwrap();
+    of.managers[1].take().unwrap().kill();
+    of.managers[1] = Some(of.manager(2));
+    until("a manager that comes again says what is wrong", || of.log(2).contains("is not one of managers"));
+    assert_eq!((of.ask(1, "SET behind 1"), of.ask(1, "GET behind")), ("+OK".into(), "1".into()));
+    for manager in of.managers.iter_mut().flatten() {
+        assert!(manager.child.try_wait().unwrap().is_none(), "a manager has ended");
+    }
 }
 
 impl Drop for Managed {

@@ -28,6 +28,7 @@ mod progress;
 mod redis;
 mod replaced;
 mod resume;
+mod rights;
 mod sentinel;
 mod shares;
 mod silence;

@@ -2,7 +2,7 @@
 
 use crate::common::{PATIENCE, Pins, Process, Setup, World, again, until, wait_for};
 use crate::e2e_lab::fence::all_fenced_within;
-use crate::e2e_lab::groups::order;
+use crate::e2e_lab::groups::{self, order};
 use crate::e2e_lab::witness::{SWITCHES_OFF, Witnesses};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
@@ -280,6 +280,51 @@ fn answers_are_decided(of: &mut Servers) {
         of.status(3).contains("in-sync :1")
     });
     of.agree();
+}
+
+/// Somebody who may propose to the group proposes what no server does, and hands in a state of four
+/// bytes.
+#[test]
+fn what_no_server_proposes_or_keeps_ends_none() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("SET key value").unwrap(), "+OK");
+    let mut group = groups::open(&of.w, 2, 66, 0, 0);
+    let lead = |host: &str, address: &str| {
+        let length = (host.len() as u16).to_le_bytes();
+        [&[1][..], &2u64.to_le_bytes(), &length, host.as_bytes(), address.as_bytes()].concat()
+    };
+    let entries = [
+        b"".to_vec(),
+        b"null".to_vec(),
+        vec![0xff; 100],
+        lead("h2", "10.0.0.2:6379\r\n+OK"),
+        lead("h2", "10.0.0.2:0"),
+        lead("h2\n", "10.0.0.2:6379"),
+        lead("", ""),
+    ];
+    entries.iter().for_each(|bytes| _ = group.propose(bytes).unwrap());
+    while group.pending() > 0 {
+        group.poll(None).unwrap();
+    }
+    assert_eq!(client.ask("INCR n").unwrap(), ":1", "the leader leads on");
+    assert!(of.status(1).contains("this server leads") && of.is_in_sync(2) && of.is_in_sync(3));
+    until("a server's log says so", || {
+        fs::read_to_string(of.w.lab.host_dir(3).join("redis/log")).unwrap().contains("is none of a server: it is skipped")
+    });
+    group.keep_snapshot(group.index(), b"null").unwrap();
+    // A server that comes again has nothing to begin from, until one that leads has written down
+    // its state.
+    of.kill(3);
+    of.servers[2] = Some(server(&of.w, 3, &[]));
+    let mut count = 1;
+    until("it has all that is decided", || {
+        count += 1;
+        assert_eq!(client.ask("INCR n").unwrap(), format!(":{count}"));
+        of.is_in_sync(3)
+    });
+    of.agree();
+    assert!(of.status(1).contains("this server leads"));
 }
 
 /// All agents end at once and come back, while the servers run: of a durable group they go on,

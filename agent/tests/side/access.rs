@@ -1,6 +1,6 @@
 //! Who may do what on the agent's socket.
 
-use fide_agent::access::{AccessConfig, Peer, Policy, group_id, user_id};
+use fide_agent::access::{AccessConfig, GroupRight, GroupRights, Peer, Policy, group_id, user_id};
 use fide_agent::config::Config;
 use fide_wire::control::ErrorCode;
 use std::os::fd::AsFd;
@@ -61,6 +61,71 @@ fn unknown_names_allow_nobody_and_are_reported() {
     assert!(warnings[0].contains("access.monitor") && warnings[0].contains("no user `nobody-of-that-name`"), "{warnings:?}");
     assert!(warnings[1].contains("no group `no-such-group`"));
     assert!(p.may_monitor(&peer(1000, 1000, &[])).is_err());
+}
+
+#[test]
+fn rights_in_groups_are_those_of_the_lines_that_name_them() {
+    let (p, warnings) = policy(
+        "[access.groups]\norders = [\"1000\"]\n\"*\" = { open = [\"%9\"] }\n\
+         \"redis-*\" = { open = [\"1001\"], propose = [\"1002\"], administer = [\"%50\"] }\n\
+         redis-1 = { administer = [\"1002\"] }\n\"a group\" = [\"everyone\"]",
+    );
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let none = GroupRights::default();
+    let open = GroupRights { open: true, ..none };
+    let propose = GroupRights { propose: true, ..open };
+    let administer = GroupRights { administer: true, ..open };
+    let all = GroupRights::ALL;
+    for (uid, gid, group, rights) in [
+        (1000, 1, "orders", propose),
+        (1000, 1, "orders2", none),
+        (1000, 1, "order", none),
+        (1000, 1, "redis-1", none),
+        (1001, 1, "redis-1", open),
+        (1001, 1, "redis-", open),
+        (1001, 1, "redis", none),
+        (1002, 1, "redis-2", propose),
+        (1002, 1, "redis-1", all),
+        (1003, 50, "redis-2", administer),
+        (1003, 50, "orders", none),
+        (1003, 9, "orders", open),
+        (1003, 9, "anything", open),
+        (1003, 1, "a group", propose),
+        (0, 0, "anything", all),
+    ] {
+        assert_eq!(p.groups().of(&peer(uid, gid, &[]), group), rights, "{uid} {gid} {group}");
+    }
+    assert!(all.includes(propose) && propose.includes(open) && !open.includes(propose) && !propose.includes(administer));
+    // What is missing, where, and the line that grants it; which is one.
+    let user = peer(1001, 1, &[]);
+    for (right, group, line) in [
+        (GroupRight::Open, "orders", "orders = { open = [\"1001\"] }"),
+        (GroupRight::Propose, "redis-1", "redis-1 = { propose = [\"1001\"] }"),
+        (GroupRight::Administer, "an \"other\" group", "\"an \\\"other\\\" group\" = { administer = [\"1001\"] }"),
+    ] {
+        let refused = p.may_in_group(&user, right, group).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Permission);
+        for part in ["user 1001", group, right.key(), "root", "under [access.groups] in fide.toml", line] {
+            assert!(refused.what.contains(part), "{part}: {refused}");
+        }
+        let (granted, _) = policy(&format!("[access.groups]\n{line}"));
+        assert_eq!(granted.may_in_group(&user, right, group), Ok(()));
+    }
+}
+
+#[test]
+fn a_list_that_names_no_groups_grants_nothing_and_says_so() {
+    let (p, warnings) = policy("groups = [\"1000\", \"everyone\"]");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for part in ["access.groups", "names no groups, so it grants nothing", "[access.groups]", "orders = [\"1000\"]"] {
+        assert!(warnings[0].contains(part), "{warnings:?}");
+    }
+    assert_eq!(p.groups().of(&peer(1000, 1, &[]), "orders"), GroupRights::default());
+    let (_, warnings) = policy("groups = []");
+    assert!(warnings.is_empty(), "it grants what it says: {warnings:?}");
+    let (_, warnings) = policy("groups = { orders = [\"no-such-user\"], \"r-*\" = { administer = [\"%no-such\"] } }");
+    assert!(warnings[1].contains("access.groups.\"r-*\".administer: this host has no group `no-such`"), "{warnings:?}");
+    assert!(warnings[0].contains("access.groups.orders.propose: this host has no user `no-such-user`"), "{warnings:?}");
 }
 
 #[test]

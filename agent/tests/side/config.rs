@@ -295,6 +295,13 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[contract]\ndelta_floor = \"2ms\"\ndelta_ceiling = \"1ms\"", "line 2", "swap"),
         ("heartbeat = \"1s\"\n[detector]\nagent_timeout = \"1s\"", "line 4", "two heartbeats"),
         ("[access]\nfence = []", "line 3", "unknown field"),
+        ("[access]\ngroups = \"alice\"", "line 3", "a table with a line for each group"),
+        ("[access.groups]\norders = \"alice\"", "line 3", "a list of users"),
+        ("[access.groups]\norders = { write = [] }", "line 3", "unknown field `write`, expected one of `open`, `propose`"),
+        ("[access.groups]\n\"a*b\" = []", "line 3", "only stand at the end"),
+        ("[access.groups]\n\"a**\" = []", "line 3", "only stand at the end"),
+        ("[access.groups]\n\"\" = []", "line 3", "names no group"),
+        ("[access.groups]\n\"a\\tb\" = []", "line 3", "names no group"),
     ];
     for (text, line, what) in cases {
         let said = refusal(text);
@@ -412,7 +419,7 @@ fn a_token_is_a_secret_of_a_sensible_length() {
 fn a_check_doubts_what_this_host_does_not_have() {
     let text = "node = \"a\"\n[[path]]\ninterface = \"lo\"\ngroup = \"ff12::1\"\n[[path]]\ninterface = \"no-such-if\"\n\
                 [socket]\ngroup = \"no-such-group\"\n[access]\nwatch_others = [\"%no-such-ops\"]\nmonitor = [\"no-such-a\"]\n\
-                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n[metrics]\nlisten = \"0.0.0.0:9433\"\n\
+                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\ngroups = [\"root\"]\n[metrics]\nlisten = \"0.0.0.0:9433\"\n\
                 [http]\nlisten = \"127.0.0.1:9433\"\n";
     let doubts = [
         "http.listen: 127.0.0.1:9433 asks for no token",
@@ -424,6 +431,7 @@ fn a_check_doubts_what_this_host_does_not_have() {
         "access.monitor: this host has no user `no-such-a`",
         "access.read: this host has no user `no-such-b`",
         "access.reload: this host has no user `no-such-c`",
+        "access.groups: this list names no groups, so it grants nothing",
     ];
     // As an operator sees it: all of them said, and none an error.
     let dir = tempfile::tempdir().unwrap();

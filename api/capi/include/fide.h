@@ -206,7 +206,7 @@ enum fide_group_stage {
 
 /* Why a proposal was not taken. */
 enum fide_group_refusal {
-	FIDE_REFUSAL_INVALID = 1, /* the agent can never take it */
+	FIDE_REFUSAL_INVALID = 1, /* the agent can never take it, or takes none from this user */
 	FIDE_REFUSAL_LATE = 2     /* the agent had not taken it when its deadline came */
 };
 
@@ -638,7 +638,8 @@ FIDE_API int fide_group_next(struct fide_group *g, struct fide_group_event *even
 
 /*
  * Hands in the application's state behind the entry index, len bytes: what comes before need not be kept, and who opens or joins the group later gets the state
- * first. Call it now and then: at 2 MiB of entries proposals wait. FIDE_ETOOLARGE over FIDE_GROUP_SNAPSHOT_MAX. Blocks, where the agent does not read. Thread-safe.
+ * first. Call it now and then: at 2 MiB of entries proposals wait. FIDE_ETOOLARGE over FIDE_GROUP_SNAPSHOT_MAX, FIDE_EPERM
+ * for a user who may only open the group. Blocks, where the agent does not read. Thread-safe.
  */
 FIDE_API int fide_group_keep_snapshot(struct fide_group *g, uint64_t index, const void *state, size_t len);
 

@@ -21,7 +21,7 @@
 use crate::connection::{ANSWER_TIMEOUT, Connection, Response};
 use crate::error::{Error, system};
 use crate::sys::{self, Poller, Timer};
-use fide_wire::control::{Reply, Request};
+use fide_wire::control::{ErrorCode, Refused, Reply, Request};
 use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -109,7 +109,7 @@ pub enum Event {
 /// Why a proposal was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The agent can never take it.
+    /// The agent can never take it, or takes none from this user.
     Invalid,
     /// The agent had not taken it when its deadline came.
     TooLate,
@@ -165,6 +165,8 @@ pub struct Group {
     bundle: Bundle,
     /// The agent reads bundles.
     bundles: bool,
+    /// Why it takes no states from this client; empty: it does.
+    refuses: String,
     index: u64,
     last_number: u64,
     /// Every own number through this one is an entry, or never will be.
@@ -206,7 +208,7 @@ impl Group {
         let timer = Timer::new().map_err(system("timerfd_create"))?;
         poller.add(timer.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         let from = From { client, last_number, behind, generation: 0 };
-        let Opened { connection, socket, client, bundles } = connect(path.as_deref(), name, from)?;
+        let Opened { connection, socket, client, bundles, refuses } = connect(path.as_deref(), name, from)?;
         poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         Ok(Self {
             path,
@@ -224,6 +226,7 @@ impl Group {
             out: Vec::new(),
             bundle: Bundle::default(),
             bundles,
+            refuses,
             index: behind,
             last_number,
             settled: last_number,
@@ -244,15 +247,16 @@ impl Group {
     /// stays. Blocks.
     ///
     /// # Errors
-    /// As [`Group::open`]; [`Error::Refused`] with [`ErrorCode::NotFound`](fide_wire::control::ErrorCode::NotFound) where the group was begun anew
+    /// As [`Group::open`]; [`Error::Refused`] with [`ErrorCode::NotFound`] where the group was begun anew
     /// meanwhile: its entries are counted from 1 again, so it must be opened anew, too.
     pub fn reconnect(&mut self) -> Result<(), Error> {
         let before = self.pending.front().map_or(self.last_number, |first| first.number - 1);
         let from = From { client: self.client, last_number: before, behind: self.index, generation: self.generation };
-        let Opened { connection, socket, client, bundles } = connect(self.path.as_deref(), &self.name, from)?;
+        let Opened { connection, socket, client, bundles, refuses } = connect(self.path.as_deref(), &self.name, from)?;
         self.poller.remove(self.socket.as_fd());
         self.poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         (self.connection, self.socket, self.client, self.bundles) = (connection, socket, client, bundles);
+        self.refuses = refuses;
         (self.standing, self.again_at, self.asked_here, self.unread) = (None, None, 0, (0, 0));
         self.snapshot.clear();
         self.hand_in_again();
@@ -353,8 +357,11 @@ impl Group {
     /// The application's state behind this entry: the agent need not keep what is before, and gives it to those who come later.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] over [`session::SNAPSHOT_MAX`]; [`Error::Disconnected`], [`Error::System`].
+    /// [`Error::Refused`] to who may only read the group; [`Error::TooLarge`] over [`session::SNAPSHOT_MAX`]; [`Error::Disconnected`], [`Error::System`].
     pub fn keep_snapshot(&mut self, index: u64, state: &[u8]) -> Result<(), Error> {
+        if !self.refuses.is_empty() {
+            return Err(Error::Refused(Refused { code: ErrorCode::Permission, what: self.refuses.clone() }));
+        }
         if state.len() as u64 > session::SNAPSHOT_MAX {
             return Err(Error::TooLarge { size: state.len(), limit: session::SNAPSHOT_MAX as usize });
         }
@@ -709,6 +716,7 @@ struct Opened {
     socket: OwnedFd,
     client: u64,
     bundles: bool,
+    refuses: String,
 }
 
 fn connect(path: Option<&Path>, name: &str, from: From) -> Result<Opened, Error> {
@@ -716,8 +724,8 @@ fn connect(path: Option<&Path>, name: &str, from: From) -> Result<Opened, Error>
     let connection = Connection::open(path)?;
     let request = Request::OpenGroup { name: name.into(), client, behind, last_number, generation, bundles: true };
     let Response { reply, fds } = connection.request(&request)?;
-    let Reply::GroupOpened { client, bundles } = reply else { return Err(connection.unexpected("a group", &reply)) };
+    let Reply::GroupOpened { client, bundles, refuses } = reply else { return Err(connection.unexpected("a group", &reply)) };
     let [socket] = <[OwnedFd; 1]>::try_from(fds)
         .map_err(|fds| Error::Protocol(format!("a group with {} descriptors instead of one", fds.len())))?;
-    Ok(Opened { connection, socket, client, bundles })
+    Ok(Opened { connection, socket, client, bundles, refuses })
 }

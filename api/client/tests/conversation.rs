@@ -654,7 +654,7 @@ mod in_memory {
 /// A group that is open, and the agent's end of its socket.
 fn group(agent: &FakeAgent, bundles: bool) -> (Group, OwnedFd) {
     let (ours, theirs) = fake_agent::packet_pair();
-    agent.next("open-group", Answer::Reply(Reply::GroupOpened { client: 7, bundles }, vec![theirs]));
+    agent.next("open-group", Answer::Reply(Reply::GroupOpened { client: 7, bundles, refuses: String::new() }, vec![theirs]));
     let options = group::Options { path: Some(agent.path.clone()), ..group::Options::default() };
     (Group::open_with("orders", options).unwrap(), ours)
 }

@@ -9,6 +9,26 @@
 //! ```
 //! Numbers are little-endian. An entry counts if its term is the one at its own place in the log: what a former leader has proposed and was decided behind
 //! its successor's entry is void to all, also to itself. A term has one leader, because `lead` counts for the next term only, once.
+//!
+//! Whoever may propose to the group can propose any bytes. What no server proposes is void to all
+//! alike: names and addresses are looked at here, by the same rule everywhere, because servers show
+//! them to clients and connect to them.
+
+use fide_client::wire::names;
+
+/// No group comes so far: a snapshot of more is none.
+const TERM_MAX: u64 = 1 << 62;
+/// The longest address, bytes.
+const ADDRESS_MAX: usize = 260;
+
+/// Whether servers can be reached so: `HOST:PORT`, an IPv6 address with or without brackets.
+#[must_use]
+pub fn is_address(address: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]%".contains(&byte);
+    address.len() <= ADDRESS_MAX
+        && address.bytes().all(is_plain)
+        && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
 
 /// What a server proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +145,8 @@ pub struct Leader {
 /// What an entry means to a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
+    /// Nothing: no server of this version proposes it.
+    Malformed,
     /// Nothing: it was proposed by a server that did not lead any more, or that others preceded.
     Void,
     /// [`Course::leader`] leads now.
@@ -162,7 +184,11 @@ impl Course {
     pub fn apply<'a>(&mut self, client: u64, member: u16, entry: &'a [u8]) -> Meaning<'a> {
         let leads = self.leader.as_ref().is_some_and(|leader| leader.client == client) && !self.resigned;
         match Proposal::read(entry) {
-            Some(Proposal::Lead { term, host, address }) if term == self.term + 1 => {
+            None => Meaning::Malformed,
+            Some(Proposal::Lead { host, address, .. }) if names::check_node(host).is_err() || !is_address(address) => {
+                Meaning::Malformed
+            }
+            Some(Proposal::Lead { term, host, address }) if term == self.term.saturating_add(1) => {
                 self.term = term;
                 self.leader = Some(Leader { client, member, host: host.into(), address: address.into() });
                 self.resigned = false;
@@ -205,6 +231,10 @@ impl Course {
         let (offset, len) = (number(b)?, number(b)?);
         let host = std::str::from_utf8(take(b, usize::try_from(len).ok()?)?).ok()?.to_owned();
         let address = std::str::from_utf8(b).ok()?.to_owned();
+        let is_leader = term == 0 || names::check_node(&host).is_ok() && is_address(&address);
+        if term > TERM_MAX || !is_leader {
+            return None;
+        }
         let leader = Leader { client, member: u16::try_from(member).ok()?, host, address };
         Some(Self {
             term,
@@ -268,6 +298,48 @@ mod tests {
         let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, bytes: b"" });
         assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, bytes: b"" });
         assert_eq!(Course::of_snapshot(b""), None);
+    }
+
+    #[test]
+    fn what_no_server_proposes_is_void() {
+        let mut course = Course::default();
+        course.apply(11, 1, &lead(1));
+        course.apply(11, 1, &stream(1, 0, b"SET"));
+        let before = course.clone();
+        let of = |host: &str, address: &str| {
+            let mut out = Vec::new();
+            Proposal::Lead { term: 2, host, address }.write(&mut out);
+            out
+        };
+        for address in ["", "h2", "h2:", ":6379", "h2:0", "h2:65536", "h2:6379\r\n+OK", "h 2:6379", "h2:6379 ", "é:6379"] {
+            assert_eq!(course.apply(22, 2, &of("h2", address)), Meaning::Malformed, "{address:?}");
+        }
+        let long = format!("{}:6379", "h".repeat(300));
+        for (host, address) in [("", "h2:6379"), ("h2\n", "h2:6379"), ("h@2", "h2:6379"), ("h2", &long)] {
+            assert_eq!(course.apply(22, 2, &of(host, address)), Meaning::Malformed, "{host:?} {address}");
+        }
+        for bytes in [&b""[..], b"null", b"\x01\x02", b"\x09aaaaaaaaaaaaaa", b"{\"entry\":\"lead\"}"] {
+            assert_eq!(course.apply(22, 2, bytes), Meaning::Malformed, "{bytes:?}");
+        }
+        assert_eq!(course, before);
+        for address in ["10.0.0.2:6379", "h-2.example_net:1", "[fe80::1%eth0]:6379", "2001:db8::1:6379"] {
+            assert_eq!(before.clone().apply(22, 2, &of("h2", address)), Meaning::Leads, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_no_server_wrote_is_none() {
+        let led = Leader { client: 1, member: 1, host: "h1".into(), address: "h1:6379".into() };
+        let course = Course { term: 7, leader: Some(led.clone()), resigned: false, offset: Some(9) };
+        assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
+        for bytes in [&b""[..], b"null", b"\0\0\0\0", &course.snapshot()[..20]] {
+            assert_eq!(Course::of_snapshot(bytes), None, "{bytes:?}");
+        }
+        let of = |leader| Course { leader: Some(leader), ..course.clone() }.snapshot();
+        assert_eq!(Course::of_snapshot(&of(Leader { host: "h\r\n".into(), ..led.clone() })), None);
+        assert_eq!(Course::of_snapshot(&of(Leader { address: "h1\r\n:1".into(), ..led })), None);
+        // The next term of the last number would be the first one.
+        assert_eq!(Course::of_snapshot(&Course { term: u64::MAX, ..course }.snapshot()), None);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! What has the group open, and the thread for it: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
 //! while it follows, and finds out what the server should be.
 
-use crate::course::{Course, Meaning, Proposal};
+use crate::course::{Course, Leader, Meaning, Proposal};
 use crate::replication::{self, Account, Counted, Followed, Sync};
 use crate::shared::{Role, Shared, ToGroup, ToServer};
-use fide_client::group::{Event, Group, Options, Stage};
+use fide_client::group::{Entry, Event, Group, Options, Stage};
+use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
 use fide_client::{Client, Resources, TargetState};
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 /// A server is told that its replica has its stream at least, and at most, this often.
 const ACK_MAX: Duration = Duration::from_secs(1);
 const ACK_MIN: Duration = Duration::from_millis(10);
+/// The leader tells them so, too, when entries came for so long: the state that others begin from
+/// may be one that no server wrote.
+const SNAPSHOT_AFTER: Duration = Duration::from_secs(10);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -71,6 +75,11 @@ struct Syncing {
 enum State {
     Nothing {
         since: Instant,
+    },
+    /// The agent is asked whether the leader is where it says.
+    Checking {
+        leader: Leader,
+        result: mpsc::Receiver<Result<(), String>>,
     },
     Syncing(Syncing),
     /// Its data contain what was decided up to `data`, at least, if the leader's term has not ended before that was decided: then it must begin anew.
@@ -124,6 +133,12 @@ pub struct Worker {
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
     unsaved: usize,
+    /// When the last state was kept.
+    saved: Instant,
+    /// Why the leader is not followed; empty: it is.
+    distrusts: String,
+    /// The log was told of entries that no server proposed.
+    has_warned: bool,
     /// For the agent: the state behind an entry.
     unkept: Option<(u64, Vec<u8>)>,
     /// Another process is to be monitored.
@@ -227,7 +242,6 @@ fn text(e: impl std::fmt::Display) -> String {
 
 /// Which group of this name it is.
 fn generation(settings: &Settings) -> Result<u64, String> {
-    use fide_client::wire::control::{GroupOrder, Reply, Request};
     let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
     let generation = match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
         Reply::Groups { groups } => groups.iter().find(|group| group.name == settings.group).map(|group| group.generation),
@@ -279,6 +293,9 @@ impl Worker {
             is_whole: false,
             is_lost: false,
             unsaved: 0,
+            saved: Instant::now(),
+            distrusts: String::new(),
+            has_warned: false,
             unkept: None,
             unmonitored: false,
             failed: None,
@@ -295,6 +312,7 @@ impl Worker {
         self.fide.reconnect().map_err(text)?;
         self.members.clear();
         (self.headless, self.failed, self.unkept, self.steps_down) = (None, None, None, None);
+        self.distrusts.clear();
         self.monitor();
         Ok(())
     }
@@ -512,6 +530,17 @@ impl Worker {
         self.stop();
         let Some(leader) = self.course.leader.clone().filter(|_| !self.is_own()) else { return };
         self.is_whole = false;
+        let (tell, result) = mpsc::channel();
+        let (shared, asked) = (self.shared.clone(), leader.clone());
+        let (socket, group) = (self.settings.socket.clone(), self.settings.group.clone());
+        std::thread::spawn(move || {
+            let _ = tell.send(members(socket.as_deref(), &group).and_then(|members| check_leader(&asked, &members)));
+            shared.to_group.bell.ring();
+        });
+        self.state = State::Checking { leader, result };
+    }
+
+    fn get_data(&mut self, leader: Leader) {
         let Ok(port) = self.listener.local_addr().map(|address| address.port()) else { return };
         let Ok(listener) = self.listener.try_clone() else { return };
         self.shared.to_server.push(ToServer::Follow { port, leader: leader.address.clone() });
@@ -534,7 +563,7 @@ impl Worker {
                 self.shared.gate.release_source();
                 self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads no more".into())));
             }
-            State::Nothing { .. } => {}
+            State::Nothing { .. } | State::Checking { .. } => {}
         }
     }
 
@@ -550,22 +579,23 @@ impl Worker {
                 self.course = course;
                 match meaning {
                     Meaning::Void => {}
+                    Meaning::Malformed => self.warn_of_malformed(&entry),
                     Meaning::Leads if self.is_own() => self.leads(former_term),
                     Meaning::Leads => self.has_leader(decided),
                     Meaning::Resigned if self.is_own() => self.stop(),
                     Meaning::Resigned => {}
                     Meaning::Decided { start, follows, ticket, bytes } => self.decided(start, follows, ticket, bytes),
                 }
-                if self.unsaved >= SNAPSHOT_EVERY && self.is_own() {
-                    self.unsaved = 0;
+                if (self.unsaved >= SNAPSHOT_EVERY || self.saved.elapsed() >= SNAPSHOT_AFTER) && self.is_own() {
+                    (self.unsaved, self.saved) = (0, Instant::now());
                     self.unkept = Some((entry.index, self.course.snapshot()));
                 }
             }
             Event::Snapshot { bytes, .. } => {
                 let Some(course) = Course::of_snapshot(&bytes) else {
                     self.is_lost = true;
-                    return Err("the group's entries were dropped, or another application uses it: a server that leads \
-                                writes down its state when it has written some 500 kB"
+                    return Err("the group's entries were dropped, or another application uses it: this server goes on as soon \
+                                as a server that leads has written down its state"
                         .into());
                 };
                 self.course = course;
@@ -581,6 +611,16 @@ impl Worker {
             Event::Standing(_) | Event::Overdue { .. } | Event::Fate { .. } => {}
         }
         Ok(())
+    }
+
+    /// Another application proposes to the group, or somebody means harm.
+    fn warn_of_malformed(&mut self, entry: &Entry) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            self.shared.to_server.push(ToServer::Warn(format!(
+                "entry {} of the group {}, of its client {}, is none of a server: it is skipped, and so are others like it",
+                entry.index, self.settings.group, entry.client
+            )));
+        }
     }
 
     /// Another server leads.
@@ -646,6 +686,24 @@ impl Worker {
     fn synced(&mut self) {
         let has_other_leader = self.course.leader.is_some() && !self.is_own();
         match &mut self.state {
+            State::Checking { leader, result } => match result.try_recv() {
+                // Another one leads meanwhile, who is asked about.
+                Ok(_) if self.course.leader.as_ref() != Some(leader) => self.follow(),
+                Ok(Ok(())) => {
+                    self.distrusts.clear();
+                    let leader = leader.clone();
+                    self.get_data(leader);
+                }
+                Ok(Err(why)) => {
+                    self.state = State::Nothing { since: Instant::now() };
+                    if self.distrusts != why {
+                        self.shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
+                        self.distrusts = why;
+                    }
+                }
+                Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
+                Err(mpsc::TryRecvError::Empty) => {}
+            },
             State::Syncing(syncing) => match syncing.result.try_recv() {
                 Ok(Ok(Followed { mut stream, offset })) => {
                     let kept = std::mem::take(&mut syncing.kept);
@@ -747,6 +805,43 @@ impl Worker {
     }
 }
 
+/// The group's members, as the agent knows them.
+fn members(socket: Option<&Path>, group: &str) -> Result<Vec<GroupMember>, String> {
+    let connection = fide_client::Connection::open(socket).map_err(text)?;
+    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+        Reply::Groups { groups } => groups.into_iter().find(|of| of.name == group).map(|of| of.members),
+        _ => None,
+    }
+    .ok_or_else(|| format!("the agent does not know the group {group}"))
+}
+
+/// Whether a server may follow this one: before it connects there, and shows its password. What the
+/// agent does not know holds nobody up.
+fn check_leader(leader: &Leader, members: &[GroupMember]) -> Result<(), String> {
+    let Leader { member, host, address, .. } = leader;
+    let of_host = members.iter().find(|of| of.id == *member);
+    if let Some(other) = of_host.filter(|of| of.host != *host) {
+        return Err(format!("{address} is said to lead on {host}, and {} said so: it is not followed", other.host));
+    }
+    let resolved = std::net::ToSocketAddrs::to_socket_addrs(address.as_str()).map_err(|e| format!("{address}: {e}"))?;
+    for ip in resolved.map(|at| at.ip()) {
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(format!("{address}, where the server of {host} is said to lead, is no server's: it is not followed"));
+        }
+        let is_at = |of: &&GroupMember| of.addresses.contains(&ip);
+        let owners = || members.iter().filter(is_at);
+        if let Some(other) = owners().next()
+            && !owners().any(|of| of.host == *host)
+        {
+            return Err(format!(
+                "{address}, where the server of {host} is said to lead, is {}'s: it is not followed",
+                other.host
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// What a server says to its primary matters to nobody here, until it hangs up.
 fn has_hung_up(link: &TcpStream) -> bool {
     let mut bytes = [0u8; 4096];
@@ -766,4 +861,36 @@ fn feed(link: &mut TcpStream, fed: &mut u64, start: u64, bytes: &[u8]) -> io::Re
         *fed += new.len() as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_followed_at_an_address_of_the_host_that_said_so() {
+        let member = |id, host: &str, addresses: &[&str]| GroupMember {
+            id,
+            host: host.into(),
+            incarnation: 1,
+            crashed: false,
+            addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+        };
+        let members = [member(1, "h1", &["10.0.0.1", "10.1.0.1"]), member(2, "h2", &["10.0.0.2"]), member(3, "h3", &[])];
+        let check = |member, host: &str, address: &str| {
+            check_leader(&Leader { client: 7, member, host: host.into(), address: address.into() }, &members)
+        };
+        assert_eq!(check(1, "h1", "10.1.0.1:6379"), Ok(()));
+        assert_eq!(check(1, "h1", "192.0.2.1:6379"), Ok(()), "on a network of which agents know nothing");
+        assert_eq!(check(9, "h9", "192.0.2.1:6379"), Ok(()), "of a host that agents know no more");
+        let refused = |member, host, address, says: &str| {
+            let why = check(member, host, address).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        };
+        refused(2, "h1", "10.0.0.1:6379", "and h2 said so");
+        refused(2, "h2", "10.0.0.1:6379", "is h1's");
+        refused(3, "h3", "10.0.0.2:6379", "is h2's");
+        refused(1, "h1", "0.0.0.0:6379", "no server's");
+        refused(1, "h1", "[ff02::1]:6379", "no server's");
+    }
 }

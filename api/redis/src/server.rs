@@ -6,6 +6,7 @@
 
 use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
 use crate::calls;
+use crate::course::is_address;
 use crate::group::{self, Place, Settings};
 use crate::replication::Account;
 use crate::shared::{Role, Shared, ToGroup, ToServer};
@@ -108,10 +109,14 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
     let min_members = min_members.map_err(|_| format!("min-members {} is no number: {USAGE}", given["min-members"]))?;
     let announced = setting(api, "replica-announce-ip");
     let address = given.get("address").map(|text| (*text).to_owned());
+    let address = address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}")));
+    if let Some(address) = address.as_ref().filter(|address| !is_address(address)) {
+        return Err(format!("address {address:?} is none that other servers reach: {USAGE}"));
+    }
     Ok(Settings {
         name: given.get("name").map_or_else(|| format!("redis-{group}"), |name| (*name).to_owned()),
         socket: given.get("socket").map(Into::into),
-        address: address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}"))),
+        address,
         own: format!("{own}:{port}"),
         port,
         ports: [port, setting(api, "tls-port").parse().unwrap_or(0)].into_iter().filter(|port| *port > 0).collect(),
@@ -292,6 +297,7 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                 main().api.log(c"notice", &format!("group: {}", in_words(&role)));
                 be(role, None);
             }
+            ToServer::Warn(what) => main().api.log(c"warning", &what),
             ToServer::Lead(fd) => {
                 main().api.log(c"notice", &format!("group: {}", in_words(&Role::Leads)));
                 be(Role::Leads, None);

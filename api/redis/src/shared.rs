@@ -71,6 +71,8 @@ pub enum ToServer {
     Be(Role),
     /// Lead from now on, and look after the group when this is readable.
     Lead(OwnedFd),
+    /// For the server's log.
+    Warn(String),
 }
 
 /// For the thread of the group.

@@ -164,7 +164,8 @@ mod tests {
     use fide_wire::control::{GroupLog, GroupMember};
 
     fn group(stage: Stage) -> GroupStatus {
-        let member = |id, host: &str, crashed| GroupMember { id, host: host.into(), incarnation: 7, crashed };
+        let member =
+            |id, host: &str, crashed| GroupMember { id, host: host.into(), incarnation: 7, crashed, addresses: Vec::new() };
         GroupStatus {
             name: "orders".into(),
             generation: 1,
