@@ -105,6 +105,8 @@ const EXPECTED_LOOK_NS: u64 = 50_000_000;
 const SEARCHED_NS: u64 = 200_000_000;
 /// Why a group could not be begun, or was not found, can be asked for so long (ns).
 const FAILED_NS: u64 = 10_000_000_000;
+/// A group that was left keeps its entries and its place for so long (ns): applications read the rest.
+const LEFT_NS: u64 = 60_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// but after so many doublings where the others refused it.
@@ -728,6 +730,11 @@ impl Group {
     }
 
     /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
+    fn has_left(&mut self, now_ns: u64) {
+        self.stage = Stage::Left;
+        self.deadline_ns = now_ns.saturating_add(LEFT_NS);
+    }
+
     fn is_void(&self) -> bool {
         matches!(self.stage, Stage::Failed(_) | Stage::Left) || (self.stage == Stage::Joining && self.member.is_none())
     }
@@ -1215,6 +1222,7 @@ impl Groups {
         }
         for name in missing {
             if self.named(&name).is_some() || self.groups.len() < GROUPS_MAX {
+                // A place was kept for it ([`Groups::has_place`]).
                 self.begin_joining(now_ns, &name, u64::MAX);
             }
         }
@@ -1232,6 +1240,7 @@ impl Groups {
             return Err(Error::Exists(format!("this host has a group {name} already: it is {}", group.stage.name())));
         }
         self.has_own_hash(name).map_err(Error::Invalid)?;
+        self.has_place(name).map_err(Error::Busy)?;
         if self.nodes.is_empty() {
             return Err(Error::NotFound("no other host is heard now".into()));
         }
@@ -1274,8 +1283,12 @@ impl Groups {
 
     /// The groups that this node wants to be a member of.
     pub fn kept(&self) -> impl Iterator<Item = &str> + '_ {
-        let is_kept =
-            |group: &&Group| !group.leaves && !matches!(group.stage, Stage::Failed(_) | Stage::Left | Stage::Preparing(_));
+        let is_kept = |group: &&Group| {
+            let is_one = !matches!(group.stage, Stage::Failed(_) | Stage::Left | Stage::Preparing(_));
+            // A name that is joined for the first time may be one that no host has ever heard of.
+            let is_asked_for = group.plan.generation == 0 && group.deadline_ns != u64::MAX;
+            is_one && !group.leaves && !is_asked_for
+        };
         self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str()).chain(self.former.keys().map(String::as_str))
     }
 
@@ -1291,7 +1304,7 @@ impl Groups {
                 (group.leaves, group.join_at_ns, group.deadline_ns, group.kept) = (true, u64::MAX, u64::MAX, None);
                 match &mut group.member {
                     Some(member) => member.stop(Halted::Left),
-                    None => group.stage = Stage::Left,
+                    None => group.has_left(now_ns),
                 }
                 self.forget_former(name);
                 self.settle(now_ns);
@@ -1309,8 +1322,8 @@ impl Groups {
     pub fn leave(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
         let waits = self.named_mut(name).filter(|group| group.stage == Stage::Joining && group.member.is_none());
         if let Some(group) = waits {
-            group.stage = Stage::Left;
-            (group.leaves, group.join_at_ns, group.deadline_ns, group.kept) = (true, u64::MAX, u64::MAX, None);
+            (group.leaves, group.join_at_ns, group.kept) = (true, u64::MAX, None);
+            group.has_left(now_ns);
             self.forget_former(name);
             self.settle(now_ns);
             return Ok(());
@@ -1971,10 +1984,24 @@ impl Groups {
         if let Some(why) = lacks_witness(self.config.node, self.config.witness_ns, *policy) {
             return Err(why);
         }
-        if self.groups.len() >= GROUPS_MAX && !self.names.contains_key(name) {
-            return Err(format!("at most {GROUPS_MAX} groups on one host"));
+        self.has_place(name)
+    }
+
+    /// Whether there is room for a group of this name. Those of the configuration have theirs, also before they are there.
+    fn has_place(&self, name: &str) -> Result<(), String> {
+        let absent = self.expected.keys().filter(|expected| !self.names.contains_key(*expected)).count();
+        if self.names.contains_key(name) || self.expected.contains_key(name) || self.groups.len() + absent < GROUPS_MAX {
+            return Ok(());
         }
-        Ok(())
+        Err(format!("at most {GROUPS_MAX} groups on one host, those of its configuration among them"))
+    }
+
+    /// What was left is forgotten, and its place is free.
+    fn drop_left(&mut self, generation: u64) {
+        if let Some(group) = self.groups.get_mut(&generation) {
+            self.events.extend(group.large.take().into_iter().chain(group.former.take()).map(Event::Release));
+        }
+        self.drop_group(generation);
     }
 
     fn prepare(&mut self, now_ns: u64, from: u32, plan: Plan, begun: From) {
@@ -2699,7 +2726,8 @@ impl Groups {
                 (group.member, group.me) = (None, None);
                 group.join_at_ns = now_ns;
             }
-            Stage::Running | Stage::Left => {}
+            Stage::Left => self.drop_left(generation),
+            Stage::Running => {}
         }
     }
 
@@ -3328,7 +3356,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     group.unmet.clear();
     group.invited.clear();
     if group.leaves {
-        group.stage = Stage::Left;
+        group.has_left(now_ns);
     } else {
         group.stage = Stage::Joining;
         group.asked = None;

@@ -647,6 +647,29 @@ fn a_group_that_has_ended_can_be_left_and_its_name_taken_again() {
     assert!(world.within(1_000, |world| world.runs(0) && world.runs(1)));
 }
 
+/// Nothing of a group that was left stays for ever, nor of a name that nobody has heard of, and the configuration's groups find room.
+#[test]
+fn a_group_that_was_left_gives_its_place_back_and_those_of_the_configuration_have_theirs() {
+    let mut world = World::created(2, 2, Kind::Huc);
+    let now_ns = world.now_ns;
+    world.nodes[1].groups.leave(now_ns, "g").unwrap();
+    assert!(world.within(1_000, |world| world.status(1).is_some_and(|status| status.stage == Stage::Left)));
+    assert!(!world.within(LEFT_NS / MS - 1_000, |world| world.nodes[1].groups.is_empty()), "applications may read the rest");
+    assert!(world.within(2_000, |world| world.nodes[1].groups.is_empty()) && world.runs(0));
+    let now_ns = world.now_ns;
+    world.nodes[1].groups.join(now_ns, "g").unwrap();
+    assert!(world.within(2_000, |world| world.runs(1)), "its name is free again");
+    let now_ns = world.now_ns;
+    let groups = &mut world.nodes[1].groups;
+    groups.expect(now_ns, [expected(&[0, 1])].into_iter());
+    let invented = |at: usize| format!("invented {at}");
+    let joined = (0..GROUPS_MAX).filter(|at| groups.join(now_ns, &invented(*at)).is_ok()).count();
+    assert_eq!(joined, GROUPS_MAX - 2, "one runs, and one is the configuration's");
+    assert!(groups.kept().all(|name| name == "g"), "they are not joined again behind a restart");
+    assert!(!world.within(FAILED_NS / MS + 5_000, |_| false));
+    assert!(world.nodes[1].groups.status().all(|status| !status.name.starts_with("invented")));
+}
+
 /// A path that stays out does not have a member come and go for ever.
 #[test]
 fn a_member_of_lowi_that_misses_copies_again_and_again_comes_back_ever_more_seldom() {
