@@ -57,7 +57,7 @@ struct Seen {
     window: u64,
 }
 
-/// Which copies of one peer and path were taken: each once, in any order.
+/// Which copies, or messages, of one peer and path were taken: each once, in any order.
 #[derive(Clone, Copy, Default)]
 struct Taken {
     highest: u64,
@@ -86,6 +86,7 @@ pub struct UserspaceTable {
     jitter: Vec<Jitter>,
     seen: Vec<Seen>,
     copies: Vec<[Taken; PATHS]>,
+    messages: Vec<[Taken; PATHS]>,
     slot_of: HashMap<u32, usize>,
     strangers: HashMap<(u32, u32), Stranger>,
     /// By reason, in the order of [`Refusal::ALL`].
@@ -105,6 +106,7 @@ impl Default for UserspaceTable {
             jitter: vec![[0; jitter::BUCKETS]; SLOTS * PATHS],
             seen: vec![Seen::default(); SLOTS],
             copies: vec![[Taken::default(); PATHS]; SLOTS],
+            messages: vec![[Taken::default(); PATHS]; SLOTS],
             slot_of: HashMap::new(),
             strangers: HashMap::new(),
             refused: [0; Refusal::COUNT],
@@ -230,6 +232,16 @@ impl UserspaceTable {
                 Accepted::Packet(packet)
             });
         }
+        if h.kind == Kind::Message && h.number > 0 {
+            // A frame of another receive queue may overtake it, too.
+            let is_near = h.number.saturating_add(64) > row.event_number;
+            if !is_near || !self.messages[slot][usize::from(path)].first(h.number) {
+                row.refused += 1;
+                return Err(Refusal::OldNumber);
+            }
+            row.event_number = row.event_number.max(h.number);
+            return Ok(Accepted::Packet(packet));
+        }
         if h.number <= row.event_number {
             row.refused += 1;
             return Err(Refusal::OldNumber);
@@ -291,6 +303,7 @@ impl UserspaceTable {
         self.peers[slot] = Peer { node, incarnation, path: [path; PATHS], ..Peer::default() };
         self.jitter[slot * PATHS..(slot + 1) * PATHS].fill([0; jitter::BUCKETS]);
         self.copies[slot] = Default::default();
+        self.messages[slot] = Default::default();
         self.slot_of.insert(node, slot);
     }
 
@@ -542,6 +555,13 @@ mod tests {
         assert_eq!([copy(0, 10), copy(1, 10), copy(0, 12), copy(0, 11)], [Ok(()); 4]);
         assert_eq!([copy(0, 11), copy(0, 10), copy(1, 10)], [Err(Refusal::OldNumber); 3]);
         assert_eq!([copy(0, 100), copy(0, 14)], [Ok(()), Err(Refusal::OldNumber)], "too far behind");
+        let mut message = |number: u64| {
+            let f = frame(Kind::Message, number, 7, 0, None, b"segment");
+            t.accept(&f, 0, (FROM, true), 1, &ME, &k).map(|_| ())
+        };
+        let old = Err(Refusal::OldNumber);
+        assert_eq!([message(0), message(10), message(12), message(11), message(11)], [old, Ok(()), Ok(()), Ok(()), old]);
+        assert_eq!([message(100), message(36), message(37), message(37)], [Ok(()), old, Ok(()), old]);
         t.set_peer(0, 20, 7, Used::default());
         let f = frame(Kind::Copy, 10, 7, 0, None, b"round");
         assert!(t.accept(&f, 0, (FROM, true), 1, &ME, &k).is_ok(), "the row begins anew");

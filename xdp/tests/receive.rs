@@ -500,6 +500,12 @@ as_root! {
         }
         let peer = b.m.peer(PEER_SLOT);
         assert_eq!((peer.path[0].refused, peer.path[1].refused), (8, 6));
+        // Messages that overtake each other, as frames of two receive queues do, are taken once each.
+        let mut b = Bench::new();
+        let mut at = |n: u64| { let p = numbered(&b, Kind::Message, 0, n); let fate = b.arrives(0, &p); (fate, b.inbox().len()) };
+        let (taken, old) = ((Fate::Accepted, 1), (Fate::Refused(Refusal::OldNumber), 0));
+        assert_eq!([at(0), at(10), at(10), at(12), at(11), at(11), at(12)], [old, taken, old, taken, taken, old, old]);
+        assert_eq!([at(100), at(36), at(37), at(37)], [taken, old, taken, old], "those that are too far behind are refused");
     }
 
     fn other_incarnations_are_refused_until_the_agent_begins_them() {

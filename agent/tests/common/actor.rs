@@ -40,6 +40,7 @@ pub fn act() {
         "nobody" => nobody(&socket, &arguments),
         "opener" => opener(&socket, &arguments),
         "grouped" => grouped(&socket, &arguments),
+        "hoard" => hoard(&socket, &arguments),
         "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
         "member" => super::member::act(&socket),
@@ -519,4 +520,64 @@ fn answer(done: Result<u64, fide_client::Error>) {
         Ok(valid_ns) => say(format!("ok {valid_ns}")),
         Err(e) => say(format!("error {:?} {e}", e.code())),
     }
+}
+
+/// An application of an ordinary user that may propose to the group `orders`, at its worst: as many sessions as it gets, none of which
+/// it reads; large values without end; states of which only a part comes; and all of it given up at once. Says what it did.
+fn hoard(socket: &std::path::Path, arguments: &[String]) {
+    use super::worst::Rng;
+    use std::io::ErrorKind::WouldBlock;
+    use std::os::unix::net::UnixDatagram;
+    let numbers: Vec<u64> = arguments.iter().map(|number| number.parse().unwrap()).collect();
+    become_user(numbers[0] as u32);
+    let mut random = Rng::new(numbers[1]);
+    say("ready");
+    let end = std::time::Instant::now() + std::time::Duration::from_millis(numbers[2]);
+    let (mut sessions, mut opened, mut refused, mut sent): (Vec<(UnixDatagram, u64)>, u64, u64, u64) = (Vec::new(), 0, 0, 0);
+    let mut out = Vec::new();
+    let value = vec![7; 60 << 10];
+    while std::time::Instant::now() < end {
+        match random.below(100) {
+            0 => sessions.clear(),
+            1..10 => {
+                // Connections are bounded, too: a new one for each session.
+                let open = Request::OpenGroup {
+                    name: "orders".into(),
+                    client: 0,
+                    behind: 0,
+                    last_number: 0,
+                    generation: 0,
+                    bundles: random.once_in(2),
+                };
+                match Connection::open(Some(socket)).and_then(|connection| connection.request(&open)) {
+                    Ok(mut reply) => {
+                        let socket = UnixDatagram::from(reply.fds.remove(0));
+                        socket.set_nonblocking(true).unwrap();
+                        sessions.push((socket, 0));
+                        opened += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            what => {
+                let Some(at) = (!sessions.is_empty()).then(|| random.below(sessions.len())) else { continue };
+                let (socket, number) = &mut sessions[at];
+                if what < 60 {
+                    *number += 1;
+                    ToAgent::Propose { skipped: 0, number: *number, bytes: &value }.write(&mut out);
+                } else {
+                    let (at, total) = ((*number % 1000) * value.len() as u64, 63 << 20);
+                    *number = if what < 98 { *number + 1 } else { 0 };
+                    ToAgent::Snapshot(Piece { index: 1, total, at, bytes: &value }).write(&mut out);
+                }
+                match socket.send(&out) {
+                    Ok(_) => sent += 1,
+                    Err(e) if e.kind() == WouldBlock => {}
+                    Err(_) => drop(sessions.swap_remove(at)),
+                }
+            }
+        }
+    }
+    drop(sessions);
+    say(format!("opened {opened}, refused {refused}, sent {sent}"));
 }

@@ -886,6 +886,16 @@ static __always_inline int receive(struct xdp_md *ctx)
 		}
 		goto whole_packet;
 	}
+	/* So may a message, which is handed on once, too. */
+	if (p && kind == FIDE_KIND_MESSAGE) {
+		__u64 last = *(volatile __u64 *)&p->event_number;
+
+		if (number && number <= last && number + 64 > last &&
+		    fide_was_handed(slot * FIDE_HANDED_KINDS + FIDE_HANDED_MESSAGE, (__u64)sender << 32 | incarnation, number, 0) == HANDED_NEVER) {
+			is_once = true;
+			goto whole_packet;
+		}
+	}
 	highest = !p ? 0 : kind == FIDE_KIND_HEARTBEAT ? &p->number : &p->event_number;
 	if (!p && !told) {
 		stranger = stranger_of((__u64)sender << 32 | incarnation);
