@@ -281,6 +281,8 @@ pub struct Core {
     stopped: bool,
     ends: Ends,
     epoll: OwnedFd,
+    /// The same without the sockets of applications: see [`sessions`].
+    epoll_but_sessions: OwnedFd,
     looked_ns: u64,
     rested_ns: u64,
     /// Beats when the loop turns, for `/healthz` and the watchdog.
@@ -352,7 +354,7 @@ impl Core {
         ends: Ends,
     ) -> std::io::Result<Self> {
         let now = now_ns();
-        let epoll = epoll_create()?;
+        let (epoll, epoll_but_sessions) = (epoll_create()?, epoll_create()?);
         let fence = start.fence.take();
         let former = start.former.take();
         let (node, restored) = tables::begin(&start, former, &mut receiver, &lane, now)?;
@@ -395,6 +397,7 @@ impl Core {
             stopped: false,
             ends,
             epoll,
+            epoll_but_sessions,
             looked_ns: 0,
             rested_ns: 0,
             heart: std::sync::Arc::new(Heart::new(HEART)),

@@ -256,6 +256,9 @@ impl Core {
         }
         self.groups_happened(now);
         self.write_sessions();
+        if !self.sessions.is_empty() {
+            self.sessions.note_spent(now, now_ns());
+        }
     }
 
     /// A heartbeat with what groups have to say, and those behind it that carry the rest.

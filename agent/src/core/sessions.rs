@@ -8,7 +8,9 @@
 //! # Bounds
 //! The thread that sends heartbeats does this, so one loop iteration spends at most [`READ_NS`] and
 //! [`WRITE_NS`] on it, plus one turn of one session (64 KiB or 256 messages). What is left waits for
-//! the next iteration, which begins at once. Users take turns, and so do the sessions of a user: a
+//! the next iteration. An iteration that needed all of that is followed by a rest, in which the
+//! thread sleeps unless something else is due: real-time threads that never sleep are stopped by the
+//! kernel, for 50 ms of every second at once, in favour of ordinary ones. Users take turns, and so do the sessions of a user: a
 //! user who opens many sessions waits for them, and nobody else does. A socket that is full is not
 //! tried again before the kernel says that it has room; one whose other end is closed is dropped at
 //! the first write that says so, by the control thread.
@@ -31,6 +33,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 /// How long a loop iteration reads applications, and how long it writes to them.
 const READ_NS: u64 = 100_000;
 const WRITE_NS: u64 = 100_000;
+/// Behind an iteration whose part for groups took so long, applications wait for half as long, and no longer than this.
+const REST_FROM_NS: u64 = 100_000;
+const REST_MAX_NS: u64 = 1_000_000;
 /// What is read from one session, or written to it, before it is the next one's turn.
 const BYTES_AT_ONCE: usize = 64 << 10;
 const DATAGRAMS_AT_ONCE: usize = 64;
@@ -154,6 +159,8 @@ pub(super) struct Sessions {
     out: Vec<u8>,
     bundle: Bundle,
     view: View,
+    /// Nobody is read or written to before.
+    rest_until_ns: u64,
 }
 
 impl Default for Sessions {
@@ -168,6 +175,7 @@ impl Default for Sessions {
             out: Vec::new(),
             bundle: Bundle::default(),
             view: View::default(),
+            rest_until_ns: 0,
         }
     }
 }
@@ -185,6 +193,19 @@ impl Sessions {
     /// Whether somebody's turn is still to come.
     pub(super) fn has_work(&self) -> bool {
         !self.to_read.is_empty() || !self.to_write.is_empty() || self.all.iter().any(|session| session.is_gone)
+    }
+
+    /// How long applications still wait.
+    pub(super) fn rest_ns(&self, now: u64) -> u64 {
+        if self.all.is_empty() { 0 } else { self.rest_until_ns.saturating_sub(now) }
+    }
+
+    /// Groups, and those that have them open, took from then until now.
+    pub(super) fn note_spent(&mut self, since: u64, now: u64) {
+        let spent_ns = now.saturating_sub(since);
+        if spent_ns >= REST_FROM_NS {
+            self.rest_until_ns = now.saturating_add((spent_ns / 2).min(REST_MAX_NS));
+        }
     }
 
     fn position(&self, fd: RawFd) -> Option<usize> {
@@ -402,7 +423,7 @@ impl Core {
 
     /// Reads those whose turn it is.
     pub(super) fn read_sessions(&mut self, now: u64) {
-        if !self.sessions.to_read.is_empty() {
+        if !self.sessions.to_read.is_empty() && self.sessions.rest_ns(now_ns()) == 0 {
             let until_ns = now_ns() + READ_NS;
             let mut buffer = std::mem::take(&mut self.sessions.buffer);
             while let Some((account, fd)) = self.sessions.to_read.pop() {
@@ -566,7 +587,7 @@ impl Core {
 
     /// Writes to those whose turn it is what they have not got.
     pub(super) fn write_sessions(&mut self) {
-        if self.sessions.is_empty() {
+        if self.sessions.is_empty() || self.sessions.rest_ns(now_ns()) > 0 {
             return;
         }
         self.sessions.look_who_has_news(&self.groups);

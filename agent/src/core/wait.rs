@@ -63,21 +63,19 @@ impl Core {
                 self.rested_ns = now;
             }
         }
-        if self.sessions.has_work() {
+        let rest_ns = self.sessions.rest_ns(now);
+        if rest_ns > 0 {
+            timeout_ns = timeout_ns.min(rest_ns);
+        } else if self.sessions.has_work() {
             timeout_ns = 0; // who is ready is looked at all the same
         }
+        let epoll = if rest_ns > 0 { &self.epoll_but_sessions } else { &self.epoll };
         let timeout =
             libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
         // SAFETY: an open epoll descriptor, an array of the stated length, a timespec that lives across the call, no signal mask.
         let n = unsafe {
-            libc::epoll_pwait2(
-                self.epoll.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len() as i32,
-                &raw const timeout,
-                std::ptr::null(),
-            )
+            libc::epoll_pwait2(epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, &raw const timeout, std::ptr::null())
         };
         let woken = || events.iter().take(n.max(0) as usize);
         if !self.sessions.is_empty() {
@@ -96,12 +94,14 @@ impl Core {
         fds.push(self.ends.wake.as_raw_fd());
         for fd in fds {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
-            // SAFETY: open descriptors and an event that lives across the call.
-            let r = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-            if r < 0 {
-                let e = std::io::Error::last_os_error();
-                if e.raw_os_error() != Some(libc::EEXIST) {
-                    return Err(e);
+            for epoll in [&self.epoll, &self.epoll_but_sessions] {
+                // SAFETY: open descriptors and an event that lives across the call.
+                let r = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+                if r < 0 {
+                    let e = std::io::Error::last_os_error();
+                    if e.raw_os_error() != Some(libc::EEXIST) {
+                        return Err(e);
+                    }
                 }
             }
         }
