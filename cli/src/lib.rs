@@ -15,6 +15,7 @@ mod failure;
 mod interrupt;
 mod progress;
 mod render;
+mod shown;
 mod suggest;
 mod tui;
 

@@ -4,6 +4,7 @@ use super::model::{Focus, Model, Popup, SPARK};
 use crate::render::event::{paint, subject};
 use crate::render::state_paint;
 use crate::render::status::{is_measured, margin_paint};
+use crate::shown::shown;
 use crate::style::Paint;
 use crate::units::{long, ns, signed_ns};
 use fide_wire::control::{HostStatus, PathStatus};
@@ -51,7 +52,7 @@ fn style(paint: Paint) -> Style {
 }
 
 fn span(text: impl Into<String>, paint: Paint) -> Span<'static> {
-    Span::styled(text.into(), style(paint))
+    Span::styled(shown(&text.into(), false).into_owned(), style(paint))
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model) {
@@ -186,7 +187,7 @@ fn draw_popup(frame: &mut Frame<'_>, popup: &Popup) {
     let area =
         Rect { x: whole.x + 1, y: whole.y + 1, width: whole.width.saturating_sub(2), height: whole.height.saturating_sub(2) };
     frame.render_widget(Clear, area);
-    let lines: Vec<Line<'_>> = popup.lines.iter().skip(popup.scroll).map(|l| Line::from(l.as_str())).collect();
+    let lines: Vec<Line<'_>> = popup.lines.iter().skip(popup.scroll).map(|l| Line::from(shown(l, false))).collect();
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block(&popup.title, true)), area);
 }
 
