@@ -13,6 +13,7 @@ mod context;
 mod doctor;
 mod failure;
 mod interrupt;
+mod known;
 mod progress;
 mod render;
 mod shown;

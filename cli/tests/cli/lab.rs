@@ -312,6 +312,20 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
     fails(on("h3", &["create", "jobs", "--hosts", "h3"]), "it has a group jobs already");
     fails(on("h3", &["propose", "jobs", "x"]), "it has a group jobs already");
     fails(on("h3", &["join", "nosuch"]), "no host that is heard runs a group nosuch");
+    for line in [&["join", "nosuch"][..], &["leave", "nosuch"], &["switch", "nosuch", "--engine", "raft"], &["trim", "nosuch"]] {
+        assert_eq!(on("h3", line).status.code(), Some(4), "as every unknown name: {line:?}");
+    }
+    // What is kept all the same, such as the change of the engine, does not hold up a trim.
+    in_time("h1", &["propose", "jobs", "x", "y"]);
+    in_time("h1", &["switch", "jobs", "--engine", "hsuc"]);
+    let begun = Instant::now();
+    ok(on("h1", &["trim", "jobs"]));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let seen = ok(on("h1", &["watch", "jobs", "--once"]));
+    assert!(seen.contains("snapshot of 0 bytes") && !seen.contains("  x"), "{seen}");
+    let seen = lab.run(&["exec", "h1", "--", "timeout", "--preserve-status", "-s", "INT", "1", "fide", "group", "watch", "jobs"]);
+    assert_eq!(seen.status.code(), Some(130), "{seen:?}");
+    in_time("h1", &["switch", "jobs", "--engine", "raft"]);
     let said = in_time("h1", &["propose", "jobs", "a\nb\u{1b}[31m"]);
     assert!(said.contains("a\\nb\\u{1b}[31m") && said.lines().count() == 1, "{said}");
 
@@ -465,6 +479,10 @@ fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready
     ok(lab.run(&["exec", "h3", "--", "fide", "key", "new", &other]));
     assert!(refused("h3", &["--file", &other]).contains("holds another key 2"));
     rotate("h3", &["--file", &key2]);
+    // Once more on all, as after an interrupted run: the next step is not taken.
+    let again = in_time(&lab, "h1", &["rotate", "2", "--config", &config("h1"), "--file", &key2]);
+    assert!(again.contains("accepts it already") && again.contains("all hosts accept it"), "{again}");
+    assert!(refused("h1", &["--step", "drop"]).contains("does not send with key 2 yet"));
     for host in ["h1", "h2"] {
         assert!(rotate(host, &[]).contains("sends with it"), "{host}");
     }
