@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_writer_escapes_what_passes_it() {
         let mut to = Vec::new();
-        write!(Shown::new(&mut to, false), "{} {}", "a\u{2066}", "µ").unwrap();
+        write!(Shown::new(&mut to, false), "a\u{2066} µ").unwrap();
         assert_eq!(String::from_utf8(to).unwrap(), "a\\u{2066} µ");
     }
 }
