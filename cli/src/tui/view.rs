@@ -28,10 +28,11 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     draw_head(frame, head, model);
     draw_hosts(frame, hosts, model);
     draw_events(frame, events, model);
-    let keys = if model.popup.is_some() {
-        " ↑↓ scroll   Enter/Esc back   q quit"
-    } else {
-        " ↑↓ select   Tab hosts/events   Enter explain   q quit"
+    let typed = format!(" filter: {}_   Enter keep   Esc all", shown(&model.filter, false));
+    let keys = match (&model.popup, model.is_typing) {
+        (_, true) => &typed,
+        (Some(_), _) => " ↑↓ scroll   Enter/Esc back   q quit",
+        _ => " ↑↓ Tab select   Enter explain   p processes   / filter   ? keys   q quit",
     };
     frame.render_widget(Line::from(keys).style(Style::new().add_modifier(Modifier::DIM)), foot);
     if let Some(popup) = &model.popup {
@@ -160,12 +161,17 @@ fn clip(text: &str, width: usize) -> String {
 
 fn draw_events(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let focused = model.focus == Focus::Events;
-    let block = block("events, newest first", focused);
-    if model.events.is_empty() {
-        frame.render_widget(Paragraph::new("nothing has happened yet").block(block), area);
+    let title = match model.filter.as_str() {
+        "" => "events, newest first".into(),
+        filter => format!("events with {filter:?}, newest first"),
+    };
+    let block = block(&title, focused);
+    if model.shown_events().next().is_none() {
+        let why = if model.events.is_empty() { "nothing has happened yet" } else { "none: Esc shows all again" };
+        frame.render_widget(Paragraph::new(why).block(block), area);
         return;
     }
-    let items = model.events.iter().rev().map(|e| {
+    let items = model.shown_events().map(|e| {
         let time = crate::units::wall(e.wall_ns);
         // The time of day to the millisecond; the date is in the explanation.
         let time = time.get(11..23).unwrap_or(&time).to_string();
