@@ -2562,7 +2562,7 @@ enum Joins {
 fn scope(selector: &Selector, user: Option<&str>, containers: bool, asked_by: u32) -> Result<Scope, Refused> {
     let given = user.map(|name| {
         let what = || format!("this host has no user `{name}`: give a user's name or number");
-        access::user_id(name).ok_or_else(|| Refused { code: ErrorCode::Invalid, what: what() })
+        access::user_id(name).ok_or_else(|| Refused { code: ErrorCode::NotFound, what: what() })
     });
     let given = given.transpose()?;
     // Anybody can give a process any name.

@@ -31,7 +31,7 @@ pub const POLICIES: [Policy; 3] = Policy::ALL;
 pub fn engine(name: &str) -> Result<Kind, String> {
     ENGINES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         format!(
-            "no engine {name:?} here: there are huc (two message delays), hsuc (three, on links alone), lowi (one, and a member that misses a frame \
+            "no engine {name:?} here: there are huc (one message delay, on heartbeats), hsuc (three, on links alone), lowi (one, and a member that misses a frame \
              stops) and raft (a majority, no timing assumption)"
         )
     })

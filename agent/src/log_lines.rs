@@ -40,6 +40,17 @@ pub struct Line {
     bytes: Vec<u8>,
 }
 
+/// This thread takes no signal. It is older than the descriptor by which the agent reads its signals: those that it took, SIGTERM
+/// among them, would end the process before it has left.
+fn block_signals() {
+    // SAFETY: a signal set that is initialised before use; the calls only read it.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
 impl Lines {
     /// Lines that are written to `to` by a new thread.
     ///
@@ -54,7 +65,10 @@ impl Lines {
             wake: wake::eventfd()?,
         });
         let of_thread = Arc::clone(&shared);
-        std::thread::Builder::new().name("log".into()).spawn(move || of_thread.write(&mut to))?;
+        std::thread::Builder::new().name("log".into()).spawn(move || {
+            block_signals();
+            of_thread.write(&mut to);
+        })?;
         Ok(Self(shared))
     }
 
@@ -177,5 +191,21 @@ mod tests {
         let mut all = String::new();
         read.read_to_string(&mut all).unwrap();
         assert_eq!(all.lines().count(), 100);
+    }
+
+    #[test]
+    fn the_thread_of_the_log_takes_no_signal() {
+        let (read, write) = std::io::pipe().unwrap();
+        let lines = Lines::to(write).unwrap();
+        writeln!(lines.make_writer(), "it runs").unwrap();
+        assert_eq!(BufReader::new(read).lines().next().unwrap().unwrap(), "it runs");
+        let blocked = |task: &std::path::Path| {
+            let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?.trim().to_owned();
+            status.starts_with("Name:\tlog\n").then(|| u64::from_str_radix(&mask, 16).unwrap())
+        };
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+        let wanted = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].map(|signal| 1u64 << (signal - 1));
+        assert!(tasks.any(|task| blocked(&task).is_some_and(|mask| wanted.iter().all(|bit| mask & bit != 0))));
     }
 }

@@ -68,6 +68,16 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Whether an operator hears of these packets at all: of questions and late answers, of which
+    /// a healthy cluster has some, only once there were many of them.
+    pub(crate) fn is_told(&self, what: What) -> bool {
+        let is_usual = matches!(what, What::Unwanted(Unwanted::Echo | Unwanted::Probe | Unwanted::Tcp));
+        let mut of = TOLD.iter().zip(&self.seen).filter(|((told, _), _)| *told == what);
+        !is_usual || of.any(|(_, (_, told_ns))| told_ns.is_some())
+    }
+}
+
 pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     mac.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{}{byte:02x}", if text.is_empty() { "" } else { ":" });
@@ -147,6 +157,26 @@ mod tests {
         }
         let echo = What::Unwanted(Unwanted::Echo);
         assert_eq!(told, [(5, echo, MANY), (10, What::Unwanted(Unwanted::OwnMac), 1), (605, echo, MANY), (1205, echo, MANY)]);
+    }
+
+    #[test]
+    fn questions_and_late_answers_are_told_once_there_were_many() {
+        let mut watch = Watch::default();
+        let kinds = [Unwanted::Probe, Unwanted::Tcp, Unwanted::Echo];
+        for second in 0..600 {
+            assert_eq!(
+                watch
+                    .look(|_| second * (MANY - 1), second * 1_000_000_000)
+                    .iter()
+                    .filter(|(what, _)| kinds.iter().any(|k| *what == What::Unwanted(*k)))
+                    .count(),
+                0
+            );
+        }
+        assert!(kinds.iter().all(|kind| !watch.is_told(What::Unwanted(*kind))));
+        assert!(watch.is_told(What::Unwanted(Unwanted::OwnMac)) && watch.is_told(What::Refused(Refusal::Key)));
+        watch.look(|what| if what == What::Unwanted(Unwanted::Probe) { 600 * MANY } else { 0 }, 600_000_000_000);
+        assert!(watch.is_told(What::Unwanted(Unwanted::Probe)) && !watch.is_told(What::Unwanted(Unwanted::Tcp)));
     }
 
     #[test]

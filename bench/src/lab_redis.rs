@@ -42,6 +42,10 @@ const SAME_WITHIN: Duration = Duration::from_secs(5);
 #[command(after_help = "Needs root, iproute2 and redis-server. Ctrl-C ends it, and everything that it started; nothing stays.\n\
                         It fails if a write that was answered is lost, or there twice.")]
 pub struct Args {
+    /// Refused: the lab is one of its own, and goes with it. In place of the option of all commands of `fide lab`, so that help
+    /// does not list it.
+    #[arg(long, short = 'n', hide = true)]
+    pub name: Option<String>,
     /// How many hosts, each with a server
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=9))]
     pub hosts: u16,

@@ -11,7 +11,7 @@ Exit codes:
   1    refused or failed
   2    the command line makes no sense
   3    no agent: none is running, it hung up, or it did not answer
-  4    not found: no such process, host, verdict, lab or program
+  4    not found: no such process, host, user, group, event, lab, scene, file or program
   5    permission
   130  interrupted (Ctrl-C); what was begun was undone";
 

@@ -2,6 +2,7 @@
 
 use crate::cli::{Color, Global};
 use crate::failure::Failure;
+use crate::shown::Shown;
 use crate::style::Style;
 use fide_client::Connection;
 use fide_wire::control::{Reply, Request, Status};
@@ -28,7 +29,9 @@ impl Context {
     pub fn new(global: &Global) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+        let columns = |terminal: bool| terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten();
         let style = |terminal: bool| Style {
+            columns: columns(terminal).map(|(columns, _)| columns).filter(|columns| *columns > 0),
             on: match global.color {
                 Color::Always => true,
                 Color::Never => false,
@@ -59,9 +62,9 @@ impl Context {
         Connection::open(self.socket.as_deref()).map_err(Failure::from)
     }
 
-    /// Standard output, buffered.
-    pub fn out(&self) -> io::BufWriter<io::StdoutLock<'static>> {
-        io::BufWriter::new(io::stdout().lock())
+    /// Standard output, buffered, without characters that a terminal does not show.
+    pub fn out(&self) -> Shown<io::BufWriter<io::StdoutLock<'static>>> {
+        Shown::new(io::BufWriter::new(io::stdout().lock()), self.json)
     }
 
     /// One JSON object on a line of its own.

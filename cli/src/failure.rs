@@ -1,6 +1,7 @@
 //! Why something was refused: what, why, what to do, and the exit code.
 
 use crate::context::Context;
+use crate::shown::shown;
 use fide_client::{Connection, Error};
 use fide_lab::LabError;
 use fide_wire::control::{ErrorCode, Reply};
@@ -110,7 +111,7 @@ impl Failure {
             lines.extend(self.hints.iter().map(|hint| format!("  {} {hint}", style.dim("→"))));
         }
         // A closed standard error leaves nobody to tell.
-        let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+        let _ = writeln!(io::stderr(), "{}", shown(&lines.join("\n"), context.json));
         ExitCode::from(exit)
     }
 }

@@ -13,8 +13,10 @@ mod context;
 mod doctor;
 mod failure;
 mod interrupt;
+mod known;
 mod progress;
 mod render;
+mod shown;
 mod suggest;
 mod tui;
 

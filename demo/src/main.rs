@@ -37,7 +37,8 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("fide-demo: {e:#}");
-            ExitCode::FAILURE
+            // The exit codes of `fide`, whose 4 is an unknown name.
+            if e.is::<show::NoSuchScene>() { ExitCode::from(4) } else { ExitCode::FAILURE }
         }
     }
 }

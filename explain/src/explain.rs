@@ -337,6 +337,8 @@ fn conclusion(event: &HistoryEvent) -> String {
         },
         Cause::Progressing => format!("{who}, which was hung, makes progress again."),
         Cause::Monitored => format!("{who} is monitored from now on."),
+        // Its text names the interface.
+        Cause::Interface if !event.text.is_empty() => format!("On {node}: {}.", event.text),
         Cause::Interface => format!("A network interface of {node} {}.", code(event).unwrap_or_default()),
         Cause::Local => format!("Something on {node} needs its operator."),
         Cause::Fenced => format!("{node} is fenced: {}.", FencedWhy::from_code(event.code)),

@@ -1,10 +1,12 @@
-//! Colours, or none.
+//! Colours, or none; and how wide the terminal is.
 
-/// Whether to use them.
+/// How text is shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
-    /// Yes.
+    /// With colours.
     pub on: bool,
+    /// Columns of the terminal; `None`: there is none, and lines are as long as they are.
+    pub columns: Option<u16>,
 }
 
 /// A colour or weight.
@@ -28,7 +30,7 @@ pub enum Paint {
 
 impl Style {
     /// No colours.
-    pub const PLAIN: Style = Style { on: false };
+    pub const PLAIN: Style = Style { on: false, columns: None };
 
     /// The text in that colour.
     pub fn paint(&self, paint: Paint, text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use crate::style::{Paint, Style};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// One field.
 #[derive(Clone, Debug)]
@@ -59,22 +60,30 @@ impl Table {
             }
         }
         let mut out = String::new();
+        let parts = parts(&widths, indent, style.columns.map_or(usize::MAX, usize::from));
         let mut line = |cells: Vec<(&str, Paint)>| {
-            let mut text = " ".repeat(indent);
-            let last = cells.len().saturating_sub(1);
-            for (i, (cell, paint)) in cells.into_iter().enumerate() {
-                let space = " ".repeat(widths[i] - width(cell));
-                let painted = if cell.is_empty() { String::new() } else { style.paint(paint, cell) };
-                match (self.headers[i].1, i == last) {
-                    (true, _) => text += &(space + &painted),
-                    (false, true) => text += &painted,
-                    (false, false) => text += &(painted + &space),
+            for (n, part) in parts.iter().enumerate() {
+                let mut text = " ".repeat(if n == 0 { indent } else { indent + CONTINUED });
+                let last = part.end - 1;
+                // What continues a row in which nothing is left is no line.
+                if n > 0 && cells[part.clone()].iter().all(|(cell, _)| cell.is_empty()) {
+                    continue;
                 }
-                if i != last {
-                    text += "  ";
+                for i in part.clone() {
+                    let (cell, paint) = cells[i];
+                    let space = " ".repeat(widths[i] - width(cell));
+                    let painted = if cell.is_empty() { String::new() } else { style.paint(paint, cell) };
+                    match (self.headers[i].1, i == last) {
+                        (true, _) => text += &(space + &painted),
+                        (false, true) => text += &painted,
+                        (false, false) => text += &(painted + &space),
+                    }
+                    if i != last {
+                        text += "  ";
+                    }
                 }
+                let _ = writeln!(out, "{}", text.trim_end());
             }
-            let _ = writeln!(out, "{}", text.trim_end());
         };
         if self.headers.iter().any(|(h, _)| !h.is_empty()) {
             line(self.headers.iter().map(|(h, _)| (h.as_str(), Paint::Dim)).collect());
@@ -84,6 +93,32 @@ impl Table {
         }
         out
     }
+}
+
+/// Columns to the right of the first part of a table that does not fit are set on lines of their own.
+const CONTINUED: usize = 4;
+
+/// Which columns stand on one line: as many as fit, and at least one.
+fn parts(widths: &[usize], indent: usize, columns: usize) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut used = indent;
+    for (i, width) in widths.iter().enumerate() {
+        match parts.last_mut() {
+            Some(part) if used + 2 + width <= columns => {
+                part.end = i + 1;
+                used += 2 + width;
+            }
+            Some(_) => {
+                parts.push(i..i + 1);
+                used = indent + CONTINUED + width;
+            }
+            None => {
+                parts.push(i..i + 1);
+                used += width;
+            }
+        }
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -96,6 +131,19 @@ mod tests {
         table.row(["a".into(), "12 µs".into(), Cell::painted("alive", Paint::Green)]);
         table.row(["longer".into(), "1 s".into(), "late".into()]);
         assert_eq!(table.render(&Style::PLAIN, 1), " NAME      AGE  STATE\n a       12 µs  alive\n longer    1 s  late\n");
-        assert!(table.render(&Style { on: true }, 1).contains("12 µs  \x1b[32malive\x1b[0m\n"));
+        assert!(table.render(&Style { on: true, columns: None }, 1).contains("12 µs  \x1b[32malive\x1b[0m\n"));
+    }
+
+    #[test]
+    fn a_table_wider_than_the_terminal_breaks_between_columns() {
+        let mut table = Table::new(&["NAME", ">AGE", "JITTER p50 / max"]);
+        table.row(["a".into(), "12 µs".into(), "1.12 ms / 1.25 ms".into()]);
+        table.row(["b".into(), "never".into(), "".into()]);
+        let narrow = Style { on: false, columns: Some(24) };
+        let text = table.render(&narrow, 2);
+        assert_eq!(text, "  NAME    AGE\n      JITTER p50 / max\n  a     12 µs\n      1.12 ms / 1.25 ms\n  b     never\n");
+        assert!(text.lines().all(|line| line.chars().count() <= 24));
+        let wide = Style { on: false, columns: Some(80) };
+        assert_eq!(table.render(&wide, 2), table.render(&Style::PLAIN, 2));
     }
 }

@@ -20,6 +20,7 @@ mod run;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -31,6 +32,9 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug, Parser)]
 #[command(name = "fide-kubernetes", version)]
 struct Cli {
+    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     command: Command,
@@ -62,7 +66,8 @@ fn run(cli: Cli) -> Result<()> {
     // The only one that is built in; that another one was chosen before cannot be.
     _ = rustls::crypto::ring::default_provider().install_default();
     match cli.command {
-        Command::Run(settings) => {
+        Command::Run(mut settings) => {
+            settings.socket = cli.socket;
             let stop = Arc::new(AtomicBool::new(false));
             for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
                 signal_hook::flag::register(signal, stop.clone())?;
@@ -70,7 +75,10 @@ fn run(cli: Cli) -> Result<()> {
             run::Adapter::new(settings)?.run(&stop);
             Ok(())
         }
-        Command::Status { settings, json } => run::status(&settings, json),
+        Command::Status { mut settings, json } => {
+            settings.socket = cli.socket;
+            run::status(&settings, json)
+        }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "fide-kubernetes", &mut std::io::stdout());
             Ok(())
@@ -85,6 +93,19 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("fide-kubernetes: {e:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_taken_before_and_after_the_subcommand() {
+        Cli::command().debug_assert();
+        for line in ["fide-kubernetes --socket /x man", "fide-kubernetes man --socket /x"] {
+            assert_eq!(Cli::try_parse_from(line.split(' ')).unwrap().socket, Some("/x".into()), "{line}");
         }
     }
 }

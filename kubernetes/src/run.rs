@@ -34,8 +34,8 @@ const UNDER_WAY: usize = 1024;
 pub struct Settings {
     #[command(flatten)]
     pub access: Access,
-    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
-    #[arg(long, value_name = "PATH")]
+    /// The agent's socket: an option of the program.
+    #[arg(skip)]
     pub socket: Option<PathBuf>,
     /// Say of a node whose host is silent behind a closed fence that it is out of service: Kubernetes then deletes its pods by force and takes their volumes
     /// away, so that pods of a StatefulSet run elsewhere at once. Only where every volume is reached through what the fence guards

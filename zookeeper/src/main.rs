@@ -37,6 +37,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Parser)]
 #[command(name = "fide-zookeeper", version)]
 struct Cli {
+    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     command: Command,
@@ -90,8 +93,8 @@ struct Of {
     /// The group
     #[arg(long, value_name = "NAME")]
     group: String,
-    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
-    #[arg(long, value_name = "PATH")]
+    /// The agent's socket: an option of the program.
+    #[arg(skip)]
     socket: Option<PathBuf>,
 }
 
@@ -209,17 +212,20 @@ fn give_up(of: &Of, gone: bool) -> Result<()> {
 }
 
 fn run(cli: Cli) -> Result<()> {
+    let socket = cli.socket;
+    let asked = |of: Of| Of { socket: socket.clone(), ..of };
     match cli.command {
-        Command::Run(settings) => {
+        Command::Run(mut settings) => {
+            settings.socket = socket;
             let stop = Arc::new(AtomicBool::new(false));
             for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
                 signal_hook::flag::register(signal, stop.clone())?;
             }
             run::Hook::new(settings, &stop)?.run(&stop)
         }
-        Command::Status { of, json } => status(&of, json),
-        Command::Check { of, data, data_log } => check(&of, &data, data_log.as_deref()),
-        Command::GiveUp { of, gone } => give_up(&of, gone),
+        Command::Status { of, json } => status(&asked(of), json),
+        Command::Check { of, data, data_log } => check(&asked(of), &data, data_log.as_deref()),
+        Command::GiveUp { of, gone } => give_up(&asked(of), gone),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "fide-zookeeper", &mut std::io::stdout());
             Ok(())
@@ -234,6 +240,19 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("fide-zookeeper: {e:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_taken_before_and_after_the_subcommand() {
+        Cli::command().debug_assert();
+        for line in ["fide-zookeeper --socket /x status --group g", "fide-zookeeper status --group g --socket /x"] {
+            assert_eq!(Cli::try_parse_from(line.split(' ')).unwrap().socket, Some("/x".into()), "{line}");
         }
     }
 }

@@ -58,8 +58,8 @@ pub struct Settings {
     /// What both servers are called where they are watched
     #[arg(long, value_name = "NAME", default_value = "zookeeper")]
     pub name: String,
-    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
-    #[arg(long, value_name = "PATH")]
+    /// The agent's socket: an option of the program.
+    #[arg(skip)]
     pub socket: Option<PathBuf>,
 }
 

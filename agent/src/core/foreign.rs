@@ -36,7 +36,8 @@ impl Core {
         format!("{} refused {}; fide doctor says what to do", self.start.name, parts.join(", "))
     }
 
-    /// For the status: everything of which there was any.
+    /// For the status: everything of which there was any, and of what a healthy cluster sends everything of which there were many.
+    /// `fide_packets_unwanted_total` counts all.
     #[must_use]
     pub(crate) fn unwanted_status(&self, now: u64) -> Vec<UnwantedStatus> {
         let kinds = Unwanted::ALL.into_iter().map(|kind| (kind.name(), What::Unwanted(kind)));
@@ -46,7 +47,14 @@ impl Core {
             let mac = if last.mac == [0; 6] { String::new() } else { mac_text(last.mac) };
             let from = last.address().map_or_else(String::new, |a| a.to_string());
             let age_ns = now.saturating_sub(last.last_ns);
-            (count > 0).then(|| UnwantedStatus { kind: kind.into(), count, from, mac, path, age_ns })
+            (count > 0 && self.unwanted.is_told(what)).then(|| UnwantedStatus {
+                kind: kind.into(),
+                count,
+                from,
+                mac,
+                path,
+                age_ns,
+            })
         };
         all.filter_map(status).collect()
     }

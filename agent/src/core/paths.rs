@@ -7,6 +7,15 @@ use fide_lane::PathMode;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::verdict::{Cause, Grade};
 
+/// The event's sentence: which interface of the host, and what it is for.
+fn interface_text(interface: Option<&str>, path: u8, host: &str, is_back: bool) -> String {
+    let what = if is_back { "came back" } else { "went away" };
+    match interface {
+        Some(interface) => format!("interface {interface} (path {path}) of {host} {what}"),
+        None => format!("the interface of path {path} of {host} {what}"),
+    }
+}
+
 impl Core {
     /// The interface of a path was looked at: it is used anew if it is another than the one in use.
     pub fn path_seen(&mut self, path: u8, seen: Option<fide_lane::Seen>) {
@@ -44,20 +53,9 @@ impl Core {
         }
         let up = self.is_usable(path);
         if up != up_before || after != before {
-            let name = self.start.name.clone();
-            self.tell(
-                Cause::Interface,
-                Grade::Certain,
-                &name,
-                self.start.incarnation,
-                None,
-                i32::from(up),
-                false,
-                None,
-                None,
-                EventSource::OWN,
-                now,
-            );
+            let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
+            let text = interface_text(self.lane.interface(path), path, &name, up);
+            self.tell_text(Cause::Interface, Grade::Certain, (&name, incarnation), i32::from(up), text, EventSource::OWN, now);
         }
         self.look_at_carrier(usize::from(path), now);
         self.regrant();
@@ -111,5 +109,17 @@ impl Core {
     #[must_use]
     pub fn piggyback_max(&self) -> u32 {
         self.lane.piggyback_max() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::interface_text;
+
+    #[test]
+    fn an_event_of_an_interface_names_it() {
+        assert_eq!(interface_text(Some("net1"), 1, "h3", false), "interface net1 (path 1) of h3 went away");
+        assert_eq!(interface_text(Some("net1"), 1, "h3", true), "interface net1 (path 1) of h3 came back");
+        assert_eq!(interface_text(None, 0, "h3", false), "the interface of path 0 of h3 went away");
     }
 }

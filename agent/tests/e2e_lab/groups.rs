@@ -938,6 +938,42 @@ fn every_function_of_groups_works_from_c() {
 }
 
 #[test]
+fn the_programs_of_the_readme_go_on_when_their_agent_restarts() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let of_python = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../api/python/README.md")).unwrap();
+    let (c, python) = (capi("examples/watch.c"), capi("../python/examples/watch.py"));
+    for (language, file) in [("c", &c), ("rust", &capi("../client/examples/watch.rs")), ("python", &python)] {
+        let text = std::fs::read_to_string(file).unwrap();
+        let block = format!("```{language}\n{text}```");
+        assert!(readme.contains(&block), "{} is not in README.md as it is", file.display());
+        assert!(language != "python" || of_python.contains(&block), "{} is not in the README of Python", file.display());
+    }
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    w.all_alive();
+    let source = w.lab.host_dir(2).join("watch.c");
+    std::fs::write(&source, std::fs::read_to_string(&c).unwrap().replace("db@a", "db@h1")).unwrap();
+    let Some(program) = compile(&w, source.to_str().unwrap()) else { return };
+    let mut command = w.lab.command(2, program.to_str().unwrap()).unwrap();
+    command.env("FIDE_SOCKET", w.socket(2));
+    let watch = Talker::spawn(command);
+    // One process after the other is killed, until the program that monitors them says so.
+    let reports_crashes = |w: &World| {
+        wait_for("it reports a crash", || {
+            let db = w.sleeper(1);
+            w.watch_known(1, "db", db.pid());
+            db.kill();
+            watch.lines.recv_timeout(Duration::from_millis(500)).ok()
+        })
+    };
+    assert_eq!(reports_crashes(&w), "db@h1: doomed, certain");
+    w.kill_agent(2);
+    w.start(2);
+    w.all_alive();
+    while watch.lines.try_recv().is_ok() {}
+    assert!(reports_crashes(&w).starts_with("db@h1: "));
+}
+
+#[test]
 fn the_counters_of_the_readme_count_alike() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let rust = capi("../client/examples/counter.rs");

@@ -8,9 +8,15 @@
  *     fide_monitor(f, "db@a", NULL, NULL);
  *     struct fide_event e;
  *     fide_event_init(&e);
- *     while (fide_next_event(f, &e, -1) == 1)
- *             if (e.kind == FIDE_EVENT_FAILURE)
+ *     for (;;) {
+ *             int got = fide_next_event(f, &e, -1);
+ *             if (got == 1 && e.kind == FIDE_EVENT_FAILURE)
  *                     printf("%s %s\n", e.name, fide_cause_name(e.cause));
+ *             while (got == FIDE_EDISCONNECTED && usleep(10000) == 0)   (its agent restarts)
+ *                     got = fide_reconnect(f, NULL, NULL);
+ *             if (got < 0)
+ *                     errx(1, "%s", fide_last_error_text());
+ *     }
  *
  * Conventions
  *   - Functions that return int return FIDE_OK or a count, or a negative enum fide_error; fide_last_error_text() then says

@@ -15,5 +15,7 @@ class Monitor {
                 }
             } while (event.kind() != EventKind.AGENT_GONE);
         }
+        System.err.println("the agent is gone: nothing is known of anything now");
+        System.exit(1);
     }
 }

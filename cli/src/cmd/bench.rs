@@ -79,6 +79,10 @@ pub(super) fn done(outcome: fide_bench::Outcome) -> Result<ExitCode, Failure> {
         Ok(error) => return Err(error.into()),
         Err(error) => error,
     };
+    let failure = match failure.downcast::<fide_demo::show::NoSuchScene>() {
+        Ok(error) => return Err(Failure::not_found(error.to_string())),
+        Err(error) => error,
+    };
     match failure.downcast::<fide_client::Error>() {
         Ok(error) => Err(error.into()),
         Err(error) => Err(Failure::failed(format!("{error:#}"))),
@@ -94,6 +98,8 @@ mod tests {
         let kind = |outcome| done(outcome).map_err(|f| f.kind as u8);
         assert_eq!(kind(Err(Interrupted.into())), Err(130));
         assert_eq!(kind(Err(LabError::NotRoot { what: "x", euid: 7 }.into())), Err(5));
+        let unplayed = fide_demo::show::check_scenes(&[9]).map_err(Into::into).map(|()| true);
+        assert_eq!(kind(unplayed), Err(4));
         assert_eq!(kind(Ok(true)), Ok(ExitCode::SUCCESS));
         assert_eq!(kind(Ok(false)), Ok(ExitCode::FAILURE));
     }

@@ -1,12 +1,14 @@
 //! `fide check`
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::failure::{Failure, Kind};
+use crate::known;
 use crate::style::Paint;
 use crate::units;
 use clap::Args;
-use fide_client::monotonic_ns;
+use fide_client::{Connection, monotonic_ns};
 use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, Reply, Request};
+use fide_wire::names::Target;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,6 +44,7 @@ pub fn run(context: &Context, args: &CheckArgs) -> Result<ExitCode, Failure> {
     let Reply::Checked(checked) = reply else {
         return Err(Failure::failed(format!("the agent gave an answer to something else: {reply:?}")));
     };
+    is_known(&connection, &args.peer, &checked)?;
     let mut out = context.out();
     if context.json {
         context.json_line(&mut out, &checked)?;
@@ -57,6 +60,21 @@ pub fn run(context: &Context, args: &CheckArgs) -> Result<ExitCode, Failure> {
     out.flush()?;
     let says = matches!(checked.outcome, CheckOutcome::Drained | CheckOutcome::Certain);
     Ok(if says { ExitCode::SUCCESS } else { ExitCode::from(Kind::Failed as u8) })
+}
+
+/// The app state of a process that the agent does not know, or whose host it does not observe.
+const UNKNOWN: &str = "unknown";
+
+/// Fails where nobody of that name is known: an empty queue says nothing about a misspelt name.
+fn is_known(connection: &Connection, peer: &str, checked: &Checked) -> Result<(), Failure> {
+    let is_doubtful = checked.peer.as_ref().is_none_or(|known| known.app_state == UNKNOWN);
+    let Some(target) = Target::parse(peer).ok().filter(|_| is_doubtful) else { return Ok(()) };
+    let status = context::status(connection)?;
+    match target {
+        Target::Everything => Ok(()),
+        Target::Host(host) => known::host(&status, host),
+        Target::Process(app, host) => known::process(&status, app, Some(host)),
+    }
 }
 
 fn told(checked: &Checked, peer: &str, since_ns: u64) -> (&'static str, String) {

@@ -3,7 +3,7 @@
 use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::render::event::line;
-use crate::{suggest, units};
+use crate::{known, units};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use fide_client::Connection;
@@ -215,26 +215,13 @@ pub fn each_kept(
 
 /// Nothing about that host or process: is it a slip of the finger?
 fn unknown(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
-    if context.json {
-        return Ok(());
-    }
     let Ok(status) = context::status(&context.connect()?) else { return Ok(()) };
-    let hosts: Vec<&str> = status.hosts.iter().map(|h| h.name.as_str()).chain([status.node.as_str()]).collect();
-    if let Some(host) = args.host.iter().find(|h| !hosts.contains(&h.as_str())) {
-        let hint = suggest::hint("hosts", host, &hosts);
-        return Err(Failure::not_found(format!("no event is about a host {host:?}, and no such host is known")).maybe_hint(hint));
+    for host in &args.host {
+        known::host(&status, host)?;
     }
-    let apps: Vec<&str> = (status.hosts.iter().flat_map(|h| h.apps.iter().map(|a| a.name.as_str())))
-        .chain(status.watched.iter().map(|w| w.name.as_str()))
-        .collect();
     for app in &args.app {
-        let name = app.split('@').next().unwrap_or(app);
-        if !apps.contains(&name) {
-            let hint = suggest::hint("processes", name, &apps);
-            return Err(
-                Failure::not_found(format!("no event is about a process {app:?}, and no such process is known")).maybe_hint(hint)
-            );
-        }
+        let (name, host) = app.split_once('@').map_or((app.as_str(), None), |(name, host)| (name, Some(host)));
+        known::process(&status, name, host)?;
     }
     Ok(())
 }

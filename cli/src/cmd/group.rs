@@ -1,7 +1,7 @@
 //! `fide group`
 
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, bar};
 use crate::render;
@@ -26,7 +26,7 @@ pub struct GroupArgs {
 /// How a group decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// Two message delays; what is decided rides on heartbeats
+    /// One message delay; what is decided rides on heartbeats
     Huc,
     /// Three message delays, over links alone
     Hsuc,
@@ -138,8 +138,13 @@ pub enum GroupCommand {
 const RUNNING: Duration = Duration::from_secs(10);
 /// A group that says why it decides nothing is waited for no longer.
 const STUCK: Duration = Duration::from_secs(2);
+/// The longest wait for the first entry or snapshot that a reader gets.
+const FIRST: Duration = Duration::from_secs(1);
 /// Another engine than the one that was ordered, for so long, is what the group goes on with.
 const ANOTHER: Duration = Duration::from_millis(500);
+
+/// Part of the reason of a group that could not be joined because no host has heard of it.
+const NOBODY_RUNS_IT: &str = "no host that is heard runs a group";
 
 fn engine(engine: Engine) -> String {
     match engine {
@@ -203,9 +208,11 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
 }
 
 fn order(connection: &Connection, order: GroupOrder) -> Result<(), Failure> {
-    match connection.request(&Request::Group { order })?.reply {
-        Reply::Done => Ok(()),
-        other => Err(Failure::unexpected("done", &other)),
+    match connection.request(&Request::Group { order }) {
+        Ok(response) if response.reply == Reply::Done => Ok(()),
+        Ok(response) => Err(Failure::unexpected("done", &response.reply)),
+        Err(error) if error.to_string().contains(NOBODY_RUNS_IT) => Err(Failure::not_found(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -255,7 +262,7 @@ fn wait(
             return Ok(group);
         }
         if group.stage == Stage::Failed {
-            return Err(Failure::failed(format!("{name}: {}", group.why)));
+            return Err(ended(&group));
         }
         // A group that decides nothing says why.
         let is_stuck = group.stage == Stage::Running && !group.why.is_empty();
@@ -271,11 +278,17 @@ fn wait(
     }
 }
 
+/// The end of a try to begin or join a group. A name that no host knows is like any other unknown name.
+fn ended(group: &GroupStatus) -> Failure {
+    let what = format!("{}: {}", group.name, group.why);
+    if what.contains(NOBODY_RUNS_IT) { Failure::not_found(what) } else { Failure::failed(what) }
+}
+
 /// For what only a group does that runs here, or soon will.
 fn present(connection: &Connection, name: &str) -> Result<GroupStatus, Failure> {
     match find(connection, name)? {
-        None => Err(Failure::failed(format!("this host has no group {name}: fide group join {name} if others run it"))),
-        Some(group) if group.stage == Stage::Failed => Err(Failure::failed(format!("{name}: {}", group.why))),
+        None => Err(Failure::not_found(format!("this host has no group {name}: fide group join {name} if others run it"))),
+        Some(group) if group.stage == Stage::Failed => Err(ended(&group)),
         Some(group) if group.stage == Stage::Left => {
             Err(Failure::failed(format!("this host left {name}: fide group join {name} comes back")))
         }
@@ -294,7 +307,7 @@ fn begin(context: &Context, name: &str, how: GroupOrder) -> Result<ExitCode, Fai
 fn resume(context: &Context, name: &str, yes: bool) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     let Some(group) = find(&connection, name)? else {
-        return Err(Failure::failed(format!("this host has no group {name}")));
+        return Err(Failure::not_found(format!("this host has no group {name}")));
     };
     if group.stage == Stage::Running {
         return show(context, &[group]);
@@ -393,9 +406,24 @@ fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
     }
     let mut application = open(context, name, index)?;
     application.keep_snapshot(index, &[])?;
-    // Once the agent has it, less is kept.
-    let group = wait(&connection, name, |group| Ok(group.kept_bytes == 0 || group.index > index))?;
+    // Entries without an index, such as a change of the engine, may be kept all the same: `kept_bytes` does not say whether
+    // it is done.
+    let group = wait(&connection, name, |_| is_trimmed(context, name, index))?;
     show(context, &[group])
+}
+
+/// Whether the group begins with a snapshot of this index or a later one: what a reader behind the entry before it gets.
+fn is_trimmed(context: &Context, name: &str, index: u64) -> Result<bool, Failure> {
+    let mut reader = open(context, name, index - 1)?;
+    let until = Instant::now() + FIRST;
+    while Instant::now() < until {
+        match reader.poll(Some(Duration::from_millis(50)))? {
+            Some(Event::Snapshot { index: of, .. }) => return Ok(of >= index),
+            Some(Event::Entry(_)) => return Ok(false),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {
@@ -406,7 +434,11 @@ fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitC
     let mut out = context.out();
     loop {
         let has_all = once && group.index() >= there;
-        if interrupt.requested() || has_all {
+        if interrupt.requested() && !has_all {
+            out.flush()?;
+            return Ok(ExitCode::from(Kind::Interrupted as u8));
+        }
+        if has_all {
             out.flush()?;
             if has_all && found.stage != Stage::Running {
                 let why = if found.why.is_empty() { "it asks the hosts that run it to be let in" } else { &found.why };

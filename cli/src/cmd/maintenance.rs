@@ -2,7 +2,7 @@
 
 use crate::context::{self, Context};
 use crate::failure::{Failure, Kind};
-use crate::{render, units};
+use crate::{known, render, units};
 use clap::{Args, Subcommand};
 use fide_client::Connection;
 use fide_wire::control::{MaintenanceOrder, MaintenanceStatus, Reply, Request, Status};
@@ -39,6 +39,9 @@ pub enum MaintenanceCommand {
         /// Why, for whoever reads events meanwhile
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
+        /// Also for a name that this agent does not know yet
+        #[arg(long)]
+        ahead: bool,
     },
     /// End a maintenance before its time, on all hosts; without WATCH all of them
     Off {
@@ -101,13 +104,30 @@ fn covered(status: &Status, target: &str) -> Vec<String> {
     names
 }
 
+/// Fails where a name without `*` and `?` covers nothing that is known.
+fn is_known(status: &Status, target: &str) -> Result<(), Failure> {
+    if target.contains(['*', '?']) || !covered(status, target).is_empty() {
+        return Ok(());
+    }
+    let found = match target.split_once('@') {
+        Some(("", host)) => known::host(status, host),
+        Some((name, host)) => known::process(status, name, Some(host)),
+        None => known::process(status, target, None),
+    };
+    let ahead = format!("to begin it before that is there: fide maintenance on {target} --ahead");
+    found.map_err(|failure| failure.hint(ahead))
+}
+
 /// Asks for it, and after a change waits until all hosts know.
 pub fn run(context: &Context, args: MaintenanceArgs) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     let (order, begun) = match args.order {
         MaintenanceCommand::Status => (MaintenanceOrder::Status, None),
         MaintenanceCommand::Off { target } => (MaintenanceOrder::Off { target }, None),
-        MaintenanceCommand::On { target, span, reason } => {
+        MaintenanceCommand::On { target, span, reason, ahead } => {
+            if !ahead {
+                is_known(&context::status(&connection)?, &target)?;
+            }
             let for_ns = span.unwrap_or(MAINTENANCE_DEFAULT_NS);
             (MaintenanceOrder::On { target: target.clone(), for_ns, reason }, Some(target))
         }

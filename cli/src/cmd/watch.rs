@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Its arguments.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: arrows select, Tab changes between hosts and events, Enter explains, q ends.\nWith --json: a status object for each interval."
+    after_help = "Keys: arrows select, Tab changes between hosts and events, Enter explains, p lists the processes of all hosts, / filters events, ? names all keys, q ends.\nWith --json: a status object for each interval."
 )]
 pub struct WatchArgs {
     /// How often the agent is asked (events come at once)

@@ -126,7 +126,7 @@ mod tests {
         s.hosts[0].paths[1].up = false;
         s.hosts[1].reported_age_ns = None;
         let matrix = Matrix::new(&s);
-        let text = matrix.render(2, &Style { on: false });
+        let text = matrix.render(2, &Style::PLAIN);
         let expected = "        1  2  3\nh1  1   .  0  +\nh2  2   -  .  1\nh3  3   ?  ?  .\n";
         assert!(text.starts_with(expected), "{text}");
         let json = serde_json::to_string(&matrix).unwrap();
@@ -140,10 +140,10 @@ mod tests {
     fn twenty_hosts_fit_and_of_more_those_are_shown_that_do_not_hear_each_other() {
         let mut s = status(20);
         s.hosts.iter_mut().for_each(|h| h.name = format!("database-{}", h.name));
-        let text = Matrix::new(&s).render(2, &Style { on: false });
+        let text = Matrix::new(&s).render(2, &Style::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let mut s = status(30);
-        let of = |s: &Status| Matrix::new(s).render(2, &Style { on: false });
+        let of = |s: &Status| Matrix::new(s).render(2, &Style::PLAIN);
         assert_eq!(of(&s), "all 30 hosts hear each other, on every path\n");
         s.hosts[10].unheard = vec![Unheard { host: "h5".into(), paths: vec![0, 1] }];
         let text = of(&s);

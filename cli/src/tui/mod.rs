@@ -44,7 +44,7 @@ fn loop_until_quit(
         // Keys are answered at once, news at the next tenth of a second.
         if event::poll(Duration::from_millis(100)).map_err(terminal_failure)? {
             let key = match event::read().map_err(terminal_failure)? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => translate(key.code, key.modifiers),
+                Event::Key(key) if key.kind != KeyEventKind::Release => translate(key.code, key.modifiers, model.is_typing),
                 _ => None,
             };
             match key.and_then(|key| model.update(Message::Key(key))) {
@@ -60,9 +60,14 @@ fn loop_until_quit(
     Ok(())
 }
 
-fn translate(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+fn translate(code: KeyCode, modifiers: KeyModifiers, is_typing: bool) -> Option<Key> {
     Some(match code {
         KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+        KeyCode::Char(c) if is_typing => Key::Text(c),
+        KeyCode::Backspace if is_typing => Key::Erase,
+        KeyCode::Char('?') => Key::Help,
+        KeyCode::Char('p') => Key::Processes,
+        KeyCode::Char('/') => Key::Filter,
         KeyCode::Char('q') => Key::Quit,
         KeyCode::Up | KeyCode::Char('k') => Key::Up,
         KeyCode::Down | KeyCode::Char('j') => Key::Down,

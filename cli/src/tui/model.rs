@@ -35,7 +35,31 @@ pub enum Key {
     Enter,
     /// Back.
     Back,
+    /// Which keys there are.
+    Help,
+    /// The processes of all hosts.
+    Processes,
+    /// Begin a filter of events.
+    Filter,
+    /// One character of the filter.
+    Text(char),
+    /// One character of the filter less.
+    Erase,
 }
+
+/// What the keys do, for `?`.
+const HELP: [&str; 8] = [
+    "↑ ↓ k j, PgUp PgDn, Home End    move",
+    "Tab                             hosts or events",
+    "Enter                           a host in full; a verdict and its evidence",
+    "p                               processes of all hosts",
+    "/                               only events with this text, Enter keeps it; Esc shows all again",
+    "Esc                             back",
+    "?                               this",
+    "q                               quit",
+];
+/// The title of the list of processes, which is kept up to date.
+const PROCESSES: &str = "processes of all hosts";
 
 /// What happens to the view.
 #[derive(Debug)]
@@ -104,6 +128,10 @@ pub struct Model {
     pub event: usize,
     /// What lies over the lists.
     pub popup: Option<Popup>,
+    /// Only events and processes with this text are shown.
+    pub filter: String,
+    /// Keys are text of the filter now.
+    pub is_typing: bool,
     one_machine: bool,
 }
 
@@ -119,6 +147,8 @@ impl Model {
             host: 0,
             event: 0,
             popup: None,
+            filter: String::new(),
+            is_typing: false,
             one_machine,
         }
     }
@@ -155,6 +185,30 @@ impl Model {
         self.host = at.unwrap_or(self.host).min(status.hosts.len().saturating_sub(1));
         self.status = status;
         self.lost = None;
+        let lines = self.popup.as_ref().is_some_and(|popup| popup.title == PROCESSES).then(|| self.processes());
+        if let (Some(popup), Some(lines)) = (&mut self.popup, lines) {
+            popup.scroll = popup.scroll.min(lines.len().saturating_sub(1));
+            popup.lines = lines;
+        }
+    }
+
+    /// The events that are shown, the newest first.
+    pub fn shown_events(&self) -> impl Iterator<Item = &HistoryEvent> {
+        self.events.iter().rev().filter(|event| matches(&self.filter, event))
+    }
+
+    /// One line for each process of every host, of those that the filter leaves.
+    fn processes(&self) -> Vec<String> {
+        let s = &self.status;
+        let own = s.watched.iter().map(|w| (format!("{}@{}", w.name, s.node), w.state.as_str()));
+        let others = s.hosts.iter().flat_map(|h| h.apps.iter().map(|a| (format!("{}@{}", a.name, h.name), a.state.as_str())));
+        let line = |(name, state): (String, &str)| format!("{name:<40} {state}");
+        let mut lines: Vec<String> = own.chain(others).map(line).filter(|line| line.contains(&self.filter)).collect();
+        lines.sort();
+        if lines.is_empty() {
+            lines.push("none is watched".into());
+        }
+        lines
     }
 
     fn take_event(&mut self, event: HistoryEvent) {
@@ -162,13 +216,14 @@ impl Model {
         if self.events.back().is_some_and(|last| last.seq >= event.seq && last.wall_ns >= event.wall_ns) {
             return;
         }
+        let is_shown = matches(&self.filter, &event);
         self.events.push_back(event);
         if self.events.len() > EVENTS {
             self.events.pop_front();
         }
         // What is being looked at stays under the cursor; at the newest, the cursor stays with the newest.
-        if self.event > 0 {
-            self.event = (self.event + 1).min(self.events.len() - 1);
+        if self.event > 0 && is_shown {
+            self.event = (self.event + 1).min(self.shown_events().count() - 1);
         }
     }
 
@@ -179,12 +234,23 @@ impl Model {
 
     /// The selected event.
     pub fn selected_event(&self) -> Option<&HistoryEvent> {
-        self.events.get(self.events.len().checked_sub(1 + self.event)?)
+        self.shown_events().nth(self.event)
     }
 
     fn key(&mut self, key: Key) -> Option<Action> {
         if key == Key::Quit {
             return Some(Action::Quit);
+        }
+        if self.is_typing {
+            match key {
+                Key::Text(c) => self.filter.push(c),
+                Key::Erase => drop(self.filter.pop()),
+                Key::Enter => self.is_typing = false,
+                Key::Back => (self.is_typing, self.filter) = (false, String::new()),
+                _ => {}
+            }
+            self.event = 0;
+            return None;
         }
         if let Some(popup) = &mut self.popup {
             let last = popup.lines.len().saturating_sub(1);
@@ -195,9 +261,10 @@ impl Model {
             }
             return None;
         }
+        let shown = self.shown_events().count();
         let (cursor, count) = match self.focus {
             Focus::Hosts => (&mut self.host, self.status.hosts.len()),
-            Focus::Events => (&mut self.event, self.events.len()),
+            Focus::Events => (&mut self.event, shown),
         };
         if let Some(to) = moved(*cursor, count.saturating_sub(1), key) {
             *cursor = to;
@@ -223,7 +290,23 @@ impl Model {
                 self.explain(&event);
                 None
             }
-            // Nothing to go back to from the lists.
+            Key::Help => {
+                self.popup = Some(Popup { title: "keys".into(), lines: HELP.map(String::from).into(), scroll: 0 });
+                None
+            }
+            Key::Processes => {
+                self.popup = Some(Popup { title: PROCESSES.into(), lines: self.processes(), scroll: 0 });
+                None
+            }
+            Key::Filter => {
+                (self.is_typing, self.filter, self.focus, self.event) = (true, String::new(), Focus::Events, 0);
+                None
+            }
+            // From the lists there is only the filter to go back from.
+            Key::Back => {
+                (self.filter, self.event) = (String::new(), 0);
+                None
+            }
             _ => None,
         }
     }
@@ -234,6 +317,12 @@ impl Model {
         let title = event.unique_id().map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
         self.popup = Some(Popup { title, lines: text.lines().map(String::from).collect(), scroll: 0 });
     }
+}
+
+/// Whether an event has this text in what is shown of it.
+fn matches(filter: &str, event: &HistoryEvent) -> bool {
+    let subject = crate::render::event::subject(event);
+    filter.is_empty() || event.text.contains(filter) || subject.contains(filter) || event.cause.name().contains(filter)
 }
 
 /// Where a key moves a cursor between 0 and `last`; `None` for keys that do not move.
@@ -322,6 +411,32 @@ pub mod tests {
         press(&mut m, &[Key::Home]);
         m.update(Message::Event(Box::new(HistoryEvent { seq: 7, ..killed() })));
         assert_eq!(m.selected_event().unwrap().seq, 7);
+    }
+
+    #[test]
+    fn a_filter_leaves_events_with_its_text_until_it_is_taken_back() {
+        let mut m = model();
+        m.update(Message::Event(Box::new(HistoryEvent { seq: 6, app: Some("db".into()), text: "db left".into(), ..killed() })));
+        press(&mut m, &[Key::Filter, Key::Text('d'), Key::Text('b'), Key::Text('x'), Key::Erase]);
+        assert!(m.is_typing && m.filter == "db" && m.shown_events().count() == 1);
+        press(&mut m, &[Key::Enter, Key::Down]);
+        assert_eq!(m.selected_event().unwrap().seq, 6);
+        press(&mut m, &[Key::Back]);
+        assert_eq!(m.shown_events().count(), 6);
+        press(&mut m, &[Key::Filter, Key::Text('#')]);
+        assert_eq!(press(&mut m, &[Key::Enter, Key::Enter, Key::Down]), None, "nothing is shown, and nothing is selected");
+    }
+
+    #[test]
+    fn the_processes_of_all_hosts_are_listed_and_kept_up_to_date() {
+        let mut m = model();
+        press(&mut m, &[Key::Processes]);
+        let lines = m.popup.clone().unwrap().lines;
+        assert!(lines.iter().any(|l| l.starts_with("db@h1 ")) && lines.len() > 1, "{lines:?}");
+        m.update(Message::Status(Box::default()));
+        assert_eq!(m.popup.as_ref().unwrap().lines, ["none is watched"]);
+        press(&mut m, &[Key::Back, Key::Help]);
+        assert!(m.popup.unwrap().lines.iter().any(|l| l.starts_with("?")));
     }
 
     #[test]

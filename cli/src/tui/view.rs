@@ -4,6 +4,7 @@ use super::model::{Focus, Model, Popup, SPARK};
 use crate::render::event::{paint, subject};
 use crate::render::state_paint;
 use crate::render::status::{is_measured, margin_paint};
+use crate::shown::shown;
 use crate::style::Paint;
 use crate::units::{long, ns, signed_ns};
 use fide_wire::control::{HostStatus, PathStatus};
@@ -27,10 +28,11 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     draw_head(frame, head, model);
     draw_hosts(frame, hosts, model);
     draw_events(frame, events, model);
-    let keys = if model.popup.is_some() {
-        " ↑↓ scroll   Enter/Esc back   q quit"
-    } else {
-        " ↑↓ select   Tab hosts/events   Enter explain   q quit"
+    let typed = format!(" filter: {}_   Enter keep   Esc all", shown(&model.filter, false));
+    let keys = match (&model.popup, model.is_typing) {
+        (_, true) => &typed,
+        (Some(_), _) => " ↑↓ scroll   Enter/Esc back   q quit",
+        _ => " ↑↓ Tab select   Enter explain   p processes   / filter   ? keys   q quit",
     };
     frame.render_widget(Line::from(keys).style(Style::new().add_modifier(Modifier::DIM)), foot);
     if let Some(popup) = &model.popup {
@@ -51,7 +53,7 @@ fn style(paint: Paint) -> Style {
 }
 
 fn span(text: impl Into<String>, paint: Paint) -> Span<'static> {
-    Span::styled(text.into(), style(paint))
+    Span::styled(shown(&text.into(), false).into_owned(), style(paint))
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model) {
@@ -159,12 +161,17 @@ fn clip(text: &str, width: usize) -> String {
 
 fn draw_events(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let focused = model.focus == Focus::Events;
-    let block = block("events, newest first", focused);
-    if model.events.is_empty() {
-        frame.render_widget(Paragraph::new("nothing has happened yet").block(block), area);
+    let title = match model.filter.as_str() {
+        "" => "events, newest first".into(),
+        filter => format!("events with {filter:?}, newest first"),
+    };
+    let block = block(&title, focused);
+    if model.shown_events().next().is_none() {
+        let why = if model.events.is_empty() { "nothing has happened yet" } else { "none: Esc shows all again" };
+        frame.render_widget(Paragraph::new(why).block(block), area);
         return;
     }
-    let items = model.events.iter().rev().map(|e| {
+    let items = model.shown_events().map(|e| {
         let time = crate::units::wall(e.wall_ns);
         // The time of day to the millisecond; the date is in the explanation.
         let time = time.get(11..23).unwrap_or(&time).to_string();
@@ -186,7 +193,7 @@ fn draw_popup(frame: &mut Frame<'_>, popup: &Popup) {
     let area =
         Rect { x: whole.x + 1, y: whole.y + 1, width: whole.width.saturating_sub(2), height: whole.height.saturating_sub(2) };
     frame.render_widget(Clear, area);
-    let lines: Vec<Line<'_>> = popup.lines.iter().skip(popup.scroll).map(|l| Line::from(l.as_str())).collect();
+    let lines: Vec<Line<'_>> = popup.lines.iter().skip(popup.scroll).map(|l| Line::from(shown(l, false))).collect();
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block(&popup.title, true)), area);
 }
 

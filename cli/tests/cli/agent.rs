@@ -151,6 +151,33 @@ fn an_unknown_host_or_process_is_code_4_with_the_likely_name() {
         let o = agent.fide(&line);
         assert!(code(&o) == 4 && err(&o).contains("did you mean") && err(&o).contains(likely), "{line:?}: {}", err(&o));
     }
+    let unknown = [
+        &["check", "@h9"][..],
+        &["check", "redis@h9"],
+        &["check", "rdeis@h2"],
+        &["events", "--app", "redis@h9"],
+        &["events", "--app", "redis@h1"],
+        &["events", "--host", "h2", "--host", "h9", "--cause", "left"],
+        &["explain", "77"],
+        &["maintenance", "on", "@h9"],
+        &["maintenance", "on", "redis@h9"],
+        &["maintenance", "on", "rdeis"],
+        &["group", "propose", "nosuch", "x"],
+        &["group", "trim", "nosuch"],
+        &["group", "watch", "nosuch"],
+        &["group", "resume", "nosuch"],
+        &["key", "rotate", "2", "--file", "/nonexistent"],
+    ];
+    for line in unknown {
+        let (text, o) = (agent.fide(line), agent.fide(&[line, &["--json"]].concat()));
+        assert!(code(&text) == 4 && out(&text).is_empty(), "{line:?}: {} {}", out(&text), err(&text));
+        let told = json(&err(&o));
+        assert!(code(&o) == 4 && out(&o).is_empty() && told[0]["kind"] == "not-found" && told[0]["exit"] == 4, "{line:?}");
+    }
+    // A pattern covers what comes later, and so does a name by which that is asked for.
+    for line in [&["maintenance", "on", "x*"][..], &["maintenance", "on", "rdeis", "--ahead"], &["check", "@h2"]] {
+        assert_eq!(code(&agent.fide(line)), 0, "{line:?}");
+    }
     // Known, only nothing happened to it.
     assert_eq!(code(&agent.fide(&["events", "--host", "h1"])), 0);
 }

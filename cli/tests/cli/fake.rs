@@ -1,6 +1,9 @@
 //! An agent that answers from a script: a SOCK_SEQPACKET socket that speaks the control protocol, and nothing behind it.
 
-use fide_wire::control::{FenceStatus, HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request, Status};
+use fide_wire::control::{
+    CheckOutcome, Checked, CheckedPeer, FenceStatus, GroupOrder, HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request,
+    Status,
+};
 use fide_wire::verdict::UniqueId;
 use std::collections::VecDeque;
 use std::io;
@@ -138,6 +141,23 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
                 what: format!("no verdict {id} in the history"),
             })],
         },
+        (Request::Check { peer, .. }, None) => {
+            let host = peer.split('@').nth(1).unwrap_or_default();
+            let peer = k.status.hosts.iter().find(|h| h.name == host).map(|h| CheckedPeer {
+                host: h.name.clone(),
+                host_state: h.state.clone(),
+                app_state: if peer.starts_with('@') { String::new() } else { "unknown".into() },
+                ..CheckedPeer::default()
+            });
+            vec![Reply::Checked(Box::new(Checked {
+                outcome: CheckOutcome::Drained,
+                drained_ns: 1,
+                lost_ns: 0,
+                why: String::new(),
+                peer,
+            }))]
+        }
+        (Request::Group { order: GroupOrder::Status }, None) => vec![Reply::Groups { groups: Vec::new() }],
         (Request::Reload, None) => {
             let reloaded = Reloaded { changed: vec!["hook".into()], needs_restart: vec!["port".into()], ..Reloaded::default() };
             vec![Reply::Reloaded(Box::new(reloaded))]

@@ -312,6 +312,20 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
     fails(on("h3", &["create", "jobs", "--hosts", "h3"]), "it has a group jobs already");
     fails(on("h3", &["propose", "jobs", "x"]), "it has a group jobs already");
     fails(on("h3", &["join", "nosuch"]), "no host that is heard runs a group nosuch");
+    for line in [&["join", "nosuch"][..], &["leave", "nosuch"], &["switch", "nosuch", "--engine", "raft"], &["trim", "nosuch"]] {
+        assert_eq!(on("h3", line).status.code(), Some(4), "as every unknown name: {line:?}");
+    }
+    // What is kept all the same, such as the change of the engine, does not hold up a trim.
+    in_time("h1", &["propose", "jobs", "x", "y"]);
+    in_time("h1", &["switch", "jobs", "--engine", "hsuc"]);
+    let begun = Instant::now();
+    ok(on("h1", &["trim", "jobs"]));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let seen = ok(on("h1", &["watch", "jobs", "--once"]));
+    assert!(seen.contains("snapshot of 0 bytes") && !seen.contains("  x"), "{seen}");
+    let seen = lab.run(&["exec", "h1", "--", "timeout", "--preserve-status", "-s", "INT", "1", "fide", "group", "watch", "jobs"]);
+    assert_eq!(seen.status.code(), Some(130), "{seen:?}");
+    in_time("h1", &["switch", "jobs", "--engine", "raft"]);
     let said = in_time("h1", &["propose", "jobs", "a\nb\u{1b}[31m"]);
     assert!(said.contains("a\\nb\\u{1b}[31m") && said.lines().count() == 1, "{said}");
 
@@ -465,6 +479,10 @@ fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready
     ok(lab.run(&["exec", "h3", "--", "fide", "key", "new", &other]));
     assert!(refused("h3", &["--file", &other]).contains("holds another key 2"));
     rotate("h3", &["--file", &key2]);
+    // Once more on all, as after an interrupted run: the next step is not taken.
+    let again = in_time(&lab, "h1", &["rotate", "2", "--config", &config("h1"), "--file", &key2]);
+    assert!(again.contains("accepts it already") && again.contains("all hosts accept it"), "{again}");
+    assert!(refused("h1", &["--step", "drop"]).contains("does not send with key 2 yet"));
     for host in ["h1", "h2"] {
         assert!(rotate(host, &[]).contains("sends with it"), "{host}");
     }
@@ -495,4 +513,138 @@ fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready
     let lost = ok(lab.run(&["exec", "h1", "--", "fide", "events", "--json", "--cause", "agent-lost", "--cause", "silent-host"]));
     assert_eq!(lost, "");
     ok(lab.run(&["down"]));
+}
+
+/// The commands of docs/changes.md in a lab: systemd's part is done by signals and starts.
+struct SecondDay<'a>(&'a Named);
+
+impl SecondDay<'_> {
+    fn agent(&self, host: &str) -> Option<i32> {
+        let status: serde_json::Value = serde_json::from_str(&ok(self.0.run(&["status", "--json"]))).unwrap();
+        let of_host = status["hosts"].as_array().unwrap().iter().find(|h| h["name"] == host).cloned()?;
+        let agent = of_host["processes"].as_array()?.iter().find(|p| p["command"] == "fided").cloned()?;
+        agent["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
+    }
+
+    fn end(&self, host: &str, signal: i32) {
+        let pid = self.agent(host).unwrap();
+        // SAFETY: an agent of the lab that this test has made.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        self.until(&format!("the agent of {host} has ended"), || self.agent(host).is_none());
+    }
+
+    fn shell(&self, host: &str, line: &str) {
+        let o = self.0.run(&["exec", host, "--", "sh", "-ec", line]);
+        assert!(o.status.success(), "{host}: {line}: {}", String::from_utf8_lossy(&o.stderr));
+    }
+
+    fn start(&self, host: &str) {
+        let line = "setsid \"$0\" --config \"$1/fide.toml\" >>\"$1/fided.log\" 2>&1 </dev/null &";
+        let o = self.0.run(&["exec", host, "--", "sh", "-ec", line, fided().to_str().unwrap(), &self.directory(host)]);
+        assert!(o.status.success(), "{o:?}");
+        self.until("it answers", || self.0.run(&["exec", host, "--", "fide", "status"]).status.success());
+    }
+
+    fn directory(&self, host: &str) -> String {
+        format!("/run/fide/lab/{}/{host}", self.0.0)
+    }
+
+    fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is() {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain: {what}: {}",
+                out(&self.0.run(&["exec", "h1", "--", "fide", "status"]))
+            );
+            // Sleep: interval of the poll.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// One line of the page, on one host.
+    fn run(&self, host: &str, line: &str) {
+        match line {
+            "sudo systemctl restart fided" => {
+                self.end(host, libc::SIGTERM);
+                self.start(host);
+            }
+            "sudo systemctl enable --now fided" => self.start(host),
+            "sudo systemctl disable --now fided" => self.end(host, libc::SIGTERM),
+            // Refused while the host is heard.
+            _ if line.starts_with("fide forget") => {
+                let words: Vec<&str> = ["exec", host, "--"].into_iter().chain(line.split(' ')).collect();
+                self.until(line, || self.0.run(&words).status.success());
+            }
+            _ => {
+                let line = line.replace("sudo ", "").replace("/etc/fide", &self.directory(host));
+                self.shell(host, &line);
+            }
+        }
+    }
+
+    /// What one host knows of another one: its state, and whether all its paths are up; nothing if it lists none of that name.
+    fn view(&self, observer: &str, host: &str) -> Option<(String, bool, usize)> {
+        let o = self.0.run(&["exec", observer, "--", "fide", "status", "--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&o.stdout).ok()?;
+        let host = status["hosts"].as_array()?.iter().find(|h| h["name"] == host)?.clone();
+        let paths = host["paths"].as_array()?.clone();
+        let up = paths.iter().filter(|p| p["up"] == true).count();
+        Some((host["state"].as_str()?.to_owned(), up == paths.len() && up > 0, up))
+    }
+
+    fn is_well(&self, host: &str) {
+        for observer in ["h1", "h2"].into_iter().filter(|observer| *observer != host) {
+            let what = format!("{observer} hears {host} on both paths");
+            self.until(&what, || matches!(self.view(observer, host), Some((state, true, 2)) if state == "alive"));
+        }
+    }
+}
+
+#[test]
+fn every_step_of_the_second_day_works_as_its_page_says() {
+    if !root() || !has_agents() {
+        return;
+    }
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/changes.md")).unwrap();
+    let mut blocks = page.split("```sh\n# on ").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let lab = Named::new("second-day");
+    ok(lab.run(&["up", "--hosts", "4", "--agents", "--heartbeat", "10ms"]));
+    let day = SecondDay(&lab);
+    let mut next = || {
+        let block = blocks.next().unwrap();
+        let (hosts, lines) = block.split_once('\n').unwrap();
+        for host in hosts.split(' ') {
+            lines.lines().for_each(|line| day.run(host, line));
+        }
+    };
+    // The period.
+    next();
+    day.is_well("h1");
+    assert!(ok(lab.run(&["exec", "h1", "--", "fide", "status"])).contains("HB 20 ms"));
+    // A host that leaves, and one that died.
+    next();
+    day.until("h4 has left", || day.view("h1", "h4").is_none_or(|(state, ..)| state == "left"));
+    day.end("h3", libc::SIGKILL);
+    next();
+    assert!(day.view("h1", "h3").is_none() && day.view("h2", "h3").is_none());
+    // Another machine in its place, and a new host: without the state of the ones before.
+    for host in ["h3", "h4"] {
+        day.shell(host, &format!("rm -f {0}/state.json* {0}/history.jsonl*", day.directory(host)));
+        next();
+        day.is_well(host);
+    }
+    next();
+    day.is_well("h5");
+    day.until("its former name is gone", || day.view("h1", "h4").is_none_or(|(state, ..)| state == "left"));
+    // Another interface.
+    day.shell("h2", "ip link set net1 down; ip link set net1 name net2; ip link set net2 up");
+    next();
+    day.is_well("h2");
+    // One path, and two again.
+    next();
+    day.until("h1 has one path", || matches!(day.view("h2", "h1"), Some((state, _, 1)) if state == "alive"));
+    next();
+    day.is_well("h1");
+    assert!(blocks.next().is_none(), "commands that no test runs");
 }

@@ -161,6 +161,27 @@ pub struct Stage<'a> {
 /// The indices of the observers with a subscription: on h2 and on h3.
 pub const OBSERVERS: [usize; 2] = [0, 1];
 
+/// A scene that the demonstration has not got.
+#[derive(Debug)]
+pub struct NoSuchScene(usize);
+
+impl std::fmt::Display for NoSuchScene {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "there is no scene {}: the scenes are 1 to {}", self.0, scenes::ALL.len())
+    }
+}
+
+impl std::error::Error for NoSuchScene {}
+
+/// Fails for the first of these numbers that no scene has.
+///
+/// # Errors
+/// [`NoSuchScene`].
+pub fn check_scenes(wanted: &[usize]) -> Result<(), NoSuchScene> {
+    let unknown = wanted.iter().find(|number| !(1..=scenes::ALL.len()).contains(*number));
+    unknown.map_or(Ok(()), |number| Err(NoSuchScene(*number)))
+}
+
 /// The distribution at the end.
 #[derive(Debug, Default)]
 pub struct Repeated {
@@ -179,6 +200,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
 
 fn play(args: &Args, ui: &Ui) -> Outcome {
     let begun = Instant::now();
+    check_scenes(&args.scenes)?;
     // What keeps it from being run at all, the first thing first; nothing is written before.
     crate::sys::require_root("play the demonstration")?;
     redis::find()?;
@@ -338,5 +360,17 @@ pub fn words(upcall: &Upcall) -> String {
         Cause::PathDown => format!("path {} down", upcall.code),
         Cause::SilentHost if upcall.app != 0 => "ended with its silent host".into(),
         cause => cause.name().replace('-', " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scene_that_is_not_there_is_refused_before_anything_is_made() {
+        assert!(check_scenes(&[]).is_ok() && check_scenes(&[1, 7]).is_ok());
+        assert_eq!(check_scenes(&[1, 9]).unwrap_err().to_string(), "there is no scene 9: the scenes are 1 to 7");
+        assert!(check_scenes(&[0]).is_err());
     }
 }

@@ -3,9 +3,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	fide "github.com/fide-project/fide/api/go"
 )
@@ -21,7 +23,12 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(os.Args[1], now.State)
-	for event, err := range client.Events(context.Background()) {
+	for {
+		event, err := client.Next(context.Background())
+		for errors.Is(err, fide.ErrDisconnected) { // its agent restarts: what ends meanwhile is reported then
+			time.Sleep(10 * time.Millisecond)
+			_, err = client.Reconnect()
+		}
 		if err != nil {
 			log.Fatal(err)
 		}

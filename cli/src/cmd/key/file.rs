@@ -19,7 +19,10 @@ pub enum Change {
         file: PathBuf,
     },
     /// What is accepted is sent with, and the other way round.
-    Swap,
+    Swap {
+        /// The id of the key that is sent with then.
+        send: u8,
+    },
     /// Only what is sent with is accepted.
     Drop,
 }
@@ -33,6 +36,22 @@ struct File {
 struct Keys {
     send: Spanned<toml::Value>,
     accept: Option<Spanned<toml::Value>>,
+}
+
+impl Keys {
+    /// Whether these are the keys after that change.
+    fn have(&self, change: &Change) -> bool {
+        let is =
+            |key: &Spanned<toml::Value>, id: u8| key.get_ref().get("id").and_then(toml::Value::as_integer) == Some(id.into());
+        match change {
+            Change::Accept { id, file } => self.accept.as_ref().is_some_and(|accept| {
+                let its_file = accept.get_ref().get("file").and_then(toml::Value::as_str);
+                is(accept, *id) && its_file.is_some_and(|its_file| Path::new(its_file) == file)
+            }),
+            Change::Swap { send } => self.accept.is_some() && is(&self.send, *send),
+            Change::Drop => self.accept.is_none(),
+        }
+    }
 }
 
 /// The file as it was.
@@ -63,7 +82,7 @@ pub fn change(path: &Path, change: &Change) -> Result<Former, Failure> {
 fn by_hand(change: &Change) -> String {
     let what = match change {
         Change::Accept { id, file } => format!("add `accept = {}`", value(*id, file)),
-        Change::Swap => "exchange the values of `send` and `accept`".into(),
+        Change::Swap { .. } => "exchange the values of `send` and `accept`".into(),
         Change::Drop => "take `accept` out".into(),
     };
     format!("{what} by hand, then: fide reload")
@@ -97,6 +116,10 @@ fn replace(path: &Path, text: &str) -> Result<(), Failure> {
 fn changed(text: &str, change: &Change) -> Result<String, String> {
     let file: File = toml::from_str(text).map_err(|e| e.message().to_owned())?;
     let keys = file.keys.ok_or("there are none")?;
+    // The file of a run that ended before the agent had read it.
+    if keys.have(change) {
+        return Ok(text.into());
+    }
     let send = inline(text, keys.send.span())?;
     let accept = keys.accept.map(|accept| inline(text, accept.span())).transpose()?;
     match change {
@@ -111,7 +134,7 @@ fn changed(text: &str, change: &Change) -> Result<String, String> {
                 format!("{}, accept = {value}{}", &text[..send.end], &text[send.end..])
             })
         }
-        Change::Swap => {
+        Change::Swap { .. } => {
             let accept = accept.ok_or("no second key is accepted")?;
             let (first, second) = if send.start < accept.start { (send, accept) } else { (accept, send) };
             let (before, between, behind) = (&text[..first.start], &text[first.end..second.start], &text[second.end..]);
@@ -151,12 +174,18 @@ mod tests {
         let accept = Change::Accept { id: 2, file: "/k2".into() };
         let two = changed(begin, &accept).unwrap();
         assert_eq!(two, begin.replace("# old\n", "# old\naccept = { id = 2, file = \"/k2\" }\n"));
-        assert!(changed(&two, &accept).unwrap_err().contains("two keys"));
-        let swapped = changed(&two, &Change::Swap).unwrap();
+        let third = Change::Accept { id: 3, file: "/k3".into() };
+        assert!(changed(&two, &third).unwrap_err().contains("two keys"));
+        let swap = Change::Swap { send: 2 };
+        let swapped = changed(&two, &swap).unwrap();
         assert!(swapped.contains("send = { id = 2, file = \"/k2\" } # old\naccept = { id = 1, file = \"/k1\" }\n"), "{swapped}");
         let dropped = changed(&swapped, &Change::Drop).unwrap();
         assert_eq!(dropped, begin.replace("id = 1, file = \"/k1\"", "id = 2, file = \"/k2\""));
-        assert!(changed(&dropped, &Change::Drop).is_err() && changed(&dropped, &Change::Swap).is_err());
+        assert!(changed(&dropped, &swap).is_err());
+        // A step that is taken once more, because its first run was interrupted, changes nothing.
+        for (text, change) in [(two, accept), (swapped, swap), (dropped, Change::Drop)] {
+            assert_eq!(changed(&text, &change).unwrap(), text);
+        }
     }
 
     #[test]
@@ -164,11 +193,11 @@ mod tests {
         let line = "keys = { send = { id = 1, file = \"/k1\" } }\n";
         let two = changed(line, &Change::Accept { id: 2, file: "/k2".into() }).unwrap();
         assert_eq!(two, "keys = { send = { id = 1, file = \"/k1\" }, accept = { id = 2, file = \"/k2\" } }\n");
-        let swapped = changed(&two, &Change::Swap).unwrap();
+        let swapped = changed(&two, &Change::Swap { send: 2 }).unwrap();
         assert_eq!(changed(&swapped, &Change::Drop).unwrap(), line.replace("id = 1, file = \"/k1\"", "id = 2, file = \"/k2\""));
         let tables = "[keys.send]\nid = 1\nfile = \"/k1\"\n";
-        assert!(changed(tables, &Change::Swap).unwrap_err().contains("not written as {"));
-        assert_eq!(changed("node = \"a\"", &Change::Swap).unwrap_err(), "there are none");
+        assert!(changed(tables, &Change::Swap { send: 2 }).unwrap_err().contains("not written as {"));
+        assert_eq!(changed("node = \"a\"", &Change::Swap { send: 2 }).unwrap_err(), "there are none");
     }
 
     #[test]

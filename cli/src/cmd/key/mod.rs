@@ -5,7 +5,7 @@ mod file;
 use crate::context::{self, Context};
 use crate::failure::{Failure, Kind};
 use crate::table::{Cell, Table};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use fide_client::Connection;
 use fide_wire::control::{HeldKey, Reply, Request, Status};
 use fide_wire::mac::Key;
@@ -22,9 +22,10 @@ use std::process::ExitCode;
 #[command(after_help = "A rotation, without a gap:\n  \
 fide key new /etc/fide/key2                       on one host; copy the file to every other one, mode 0600\n  \
 fide key rotate 2 --file /etc/fide/key2           on every host: key 2 is accepted\n  \
-fide key rotate 2                                 on every host: key 2 is sent with\n  \
-fide key rotate 2                                 on every host: the old key is accepted no more\n\n\
-Each step is refused while a host lacks the one before, and says which. Keys are named by fingerprints; no command prints a key.")]
+fide key rotate 2 --step send                     on every host: key 2 is sent with\n  \
+fide key rotate 2 --step drop                     on every host: the old key is accepted no more\n\n\
+Each step is refused while a host lacks the one before, and says which. A step that this host has taken already, named by --file or --step, \
+is done: nothing changes, whatever comes next. Keys are named by fingerprints; no command prints a key.")]
 pub struct KeyArgs {
     /// What to do
     #[command(subcommand)]
@@ -47,13 +48,27 @@ pub enum KeyCommand {
         /// The key's id, the same on every host
         #[arg(value_name = "ID", value_parser = clap::value_parser!(u8).range(1..=15))]
         id: u8,
-        /// Its file on this host, where it is not accepted yet
+        /// Its file on this host: the step is to accept it
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
+        /// Which step; without it and without --file, the next one
+        #[arg(long, value_enum)]
+        step: Option<Wanted>,
         /// The agent's configuration, whose [keys] are changed
         #[arg(long, value_name = "FILE", default_value = "/etc/fide/fide.toml")]
         config: PathBuf,
     },
+}
+
+/// The steps, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Wanted {
+    /// Accept the key beside the one that is sent with
+    Accept,
+    /// Send with it, and accept the old one
+    Send,
+    /// Accept the old one no more
+    Drop,
 }
 
 /// What a host is known to hold.
@@ -90,7 +105,10 @@ pub fn run(context: &Context, args: KeyArgs) -> Result<ExitCode, Failure> {
     match args.order {
         KeyCommand::New { file } => new(context, &file),
         KeyCommand::List => list(context),
-        KeyCommand::Rotate { id, file, config } => rotate(context, id, file.as_deref(), &config),
+        KeyCommand::Rotate { id, file, step, config } => {
+            let step = step.or(file.is_some().then_some(Wanted::Accept));
+            rotate(context, (id, step), file.as_deref(), &config)
+        }
     }
 }
 
@@ -186,8 +204,8 @@ fn refuse(what: &str, lacking: &[String], hint: &str) -> Failure {
         .hint("a host that is gone for good is counted no more after fide forget HOST; what each holds: fide key list")
 }
 
-/// The next step, if every host has taken the one before.
-fn next(hosts: &[Host], id: u8, file: Option<(&Path, &Key)>) -> Result<Step, Failure> {
+/// The step that is wanted, or the next one, if every host has taken the one before.
+fn next(hosts: &[Host], (id, wanted): (u8, Option<Wanted>), file: Option<(&Path, &Key)>) -> Result<Step, Failure> {
     let own = hosts.first().and_then(|h| h.keys.clone()).unwrap_or_default();
     let Some(sends) = own.first() else {
         return Err(Failure::failed("this host has no key, so there is none to rotate").hint(
@@ -222,6 +240,19 @@ fn next(hosts: &[Host], id: u8, file: Option<(&Path, &Key)>) -> Result<Step, Fai
         let what = format!("{} is not the key {id} that this host holds ({})", path.display(), key.fingerprint);
         return Err(Failure::failed(what).hint("leave --file out, or give the new key another id"));
     }
+    let taken = match (sends == key, own.len()) {
+        (false, _) => Wanted::Accept,
+        (true, 1) => Wanted::Drop,
+        (true, _) => Wanted::Send,
+    };
+    match wanted {
+        Some(wanted) if wanted <= taken => return Ok(Step::Nothing),
+        Some(Wanted::Drop) if taken == Wanted::Accept => {
+            return Err(Failure::failed(format!("this host does not send with key {id} yet"))
+                .hint(format!("the step before: fide key rotate {id} --step send")));
+        }
+        _ => {}
+    }
     if sends != key {
         let lacking = lacking(hosts, |keys| keys.contains(key));
         let hint = format!("on each of them: fide key rotate {id} --file FILE, with a copy of the same file");
@@ -236,21 +267,33 @@ fn next(hosts: &[Host], id: u8, file: Option<(&Path, &Key)>) -> Result<Step, Fai
 }
 
 fn read_key(path: &Path) -> Result<Key, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::failed(format!("{} cannot be read: {e}", path.display())))?;
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        let kind = if e.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Failed };
+        Failure::new(kind, format!("{} cannot be read: {e}", path.display()))
+    })?;
     Key::from_hex(&text).map_err(|e| Failure::failed(format!("{} holds no key: {e}", path.display())))
 }
 
-fn rotate(context: &Context, id: u8, file: Option<&Path>, config: &Path) -> Result<ExitCode, Failure> {
+fn rotate(
+    context: &Context,
+    (id, wanted): (u8, Option<Wanted>),
+    file: Option<&Path>,
+    config: &Path,
+) -> Result<ExitCode, Failure> {
     // The agent is to find it again, whatever its directory is.
     let file = file.map(std::path::absolute).transpose()?;
     let key = file.as_deref().map(read_key).transpose()?;
     let connection = context.connect()?;
     let status = context::status(&connection)?;
-    let step = next(&hosts(&status), id, file.as_deref().zip(key.as_ref()))?;
+    let step = next(&hosts(&status), (id, wanted), file.as_deref().zip(key.as_ref()))?;
     let (done, change) = match &step {
-        Step::Nothing => ("holds this key alone already", None),
+        Step::Nothing => match wanted {
+            None | Some(Wanted::Drop) => ("holds this key alone already", None),
+            Some(Wanted::Accept) => ("accepts it already", None),
+            Some(Wanted::Send) => ("sends with it already", None),
+        },
         Step::Accept(path) => ("accepts it beside the one that it sends with", Some(Change::Accept { id, file: path.clone() })),
-        Step::Send => ("sends with it, and accepts the old one", Some(Change::Swap)),
+        Step::Send => ("sends with it, and accepts the old one", Some(Change::Swap { send: id })),
         Step::Drop => ("accepts this key alone", Some(Change::Drop)),
     };
     if let Some(change) = change {
@@ -274,10 +317,16 @@ fn rotate(context: &Context, id: u8, file: Option<&Path>, config: &Path) -> Resu
         context.json_line(&mut out, &json!({ "node": status.node, "id": id, "step": step, "hosts": hosts }))?;
     } else {
         writeln!(out, "key {id}: {} {done}", status.node)?;
-        let (what, left) = match step {
-            Step::Accept(_) => ("accept it", lacking(&hosts, |keys| keys.iter().any(|key| key.id == id))),
-            Step::Send => ("send with it", lacking(&hosts, |keys| keys.first().is_some_and(|key| key.id == id))),
-            Step::Drop | Step::Nothing => ("hold it alone", lacking(&hosts, |keys| keys.len() == 1 && keys[0].id == id)),
+        let done = match step {
+            Step::Accept(_) => Wanted::Accept,
+            Step::Send => Wanted::Send,
+            Step::Drop => Wanted::Drop,
+            Step::Nothing => wanted.unwrap_or(Wanted::Drop),
+        };
+        let (what, left) = match done {
+            Wanted::Accept => ("accept it", lacking(&hosts, |keys| keys.iter().any(|key| key.id == id))),
+            Wanted::Send => ("send with it", lacking(&hosts, |keys| keys.first().is_some_and(|key| key.id == id))),
+            Wanted::Drop => ("hold it alone", lacking(&hosts, |keys| keys.len() == 1 && keys[0].id == id)),
         };
         match left.as_slice() {
             [] => writeln!(out, "  all hosts {what}")?,
@@ -327,7 +376,7 @@ mod tests {
     fn a_step_is_taken_only_when_all_hosts_have_taken_the_one_before() {
         let (path, key) = (Path::new("/k2"), Key([2; 16]));
         let file = Some((path, &key));
-        let next = |keys, file| next(&cluster(keys), 2, file);
+        let next = |keys, file| next(&cluster(keys), (2, None), file);
         let why = |keys, file| next(keys, file).unwrap_err().what;
         assert!(why([&[1], &[1], &[1]], None).contains("does not hold key 2 yet"));
         assert_eq!(next([&[1], &[1], &[1]], file).unwrap(), Step::Accept(path.into()));
@@ -341,15 +390,33 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_is_named_is_taken_once_and_no_other_one() {
+        let (path, key) = (Path::new("/k2"), Key([2; 16]));
+        let next =
+            |keys, wanted| next(&cluster(keys), (2, Some(wanted)), Some((path, &key)).filter(|_| wanted == Wanted::Accept));
+        assert_eq!(next([&[1], &[1, 2], &[1, 2]], Wanted::Accept).unwrap(), Step::Accept(path.into()));
+        for keys in [[&[1, 2][..], &[1, 2], &[1, 2]], [&[1, 2], &[1], &[1]], [&[2, 1], &[2, 1], &[2, 1]]] {
+            assert_eq!(next(keys, Wanted::Accept).unwrap(), Step::Nothing, "{keys:?}");
+        }
+        assert_eq!(next([&[1, 2], &[1, 2], &[2, 1]], Wanted::Send).unwrap(), Step::Send);
+        for keys in [[&[2, 1][..], &[2, 1], &[2, 1]], [&[2, 1], &[1, 2], &[1, 2]], [&[2], &[2], &[2]]] {
+            assert_eq!(next(keys, Wanted::Send).unwrap(), Step::Nothing, "{keys:?}");
+        }
+        assert_eq!(next([&[2, 1], &[2, 1], &[2, 1]], Wanted::Drop).unwrap(), Step::Drop);
+        assert!(next([&[1, 2], &[1, 2], &[1, 2]], Wanted::Drop).unwrap_err().what.contains("does not send with key 2 yet"));
+        assert!(next([&[1], &[1], &[1]], Wanted::Send).unwrap_err().what.contains("does not hold key 2 yet"));
+    }
+
+    #[test]
     fn another_key_of_the_same_id_is_refused_and_so_is_a_host_that_says_nothing() {
         let other = Key([9; 16]);
-        let refused = next(&cluster([&[1], &[1, 2], &[1]]), 2, Some((Path::new("/k"), &other))).unwrap_err();
+        let refused = next(&cluster([&[1], &[1, 2], &[1]]), (2, None), Some((Path::new("/k"), &other))).unwrap_err();
         assert!(refused.what.starts_with("h2 holds another key 2"), "{}", refused.what);
-        let refused = next(&cluster([&[1, 2], &[1, 2], &[1, 2]]), 2, Some((Path::new("/k"), &other))).unwrap_err();
+        let refused = next(&cluster([&[1, 2], &[1, 2], &[1, 2]]), (2, None), Some((Path::new("/k"), &other))).unwrap_err();
         assert!(refused.what.starts_with("/k is not the key 2"), "{}", refused.what);
         let mut hosts = cluster([&[1, 2], &[1, 2], &[1, 2]]);
         (hosts[2].keys, hosts[2].state) = (None, "silent-host".into());
-        let refused = next(&hosts, 2, None).unwrap_err();
+        let refused = next(&hosts, (2, None), None).unwrap_err();
         assert!(refused.what.ends_with("h3 (silent-host)") && refused.hints.iter().any(|h| h.contains("fide forget")));
     }
 }

@@ -321,7 +321,7 @@ fn exec(name: Option<String>, args: &ExecArgs) -> Result<ExitCode, Failure> {
 /// Its lab is its own, and goes with it.
 fn redis(context: &Context, name: Option<String>, args: &fide_bench::lab_redis::Args) -> Result<ExitCode, Failure> {
     use super::bench::{done, ui};
-    if name.is_some() {
+    if name.is_some() || args.name.is_some() {
         let refused = Failure::new(Kind::Usage, "fide lab redis makes a lab of its own, and takes no --name");
         return Err(refused.hint("servers in a lab that stays: docs/redis.md, by fide lab exec"));
     }
