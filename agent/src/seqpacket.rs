@@ -115,6 +115,8 @@ pub enum Unsent {
     Full,
     /// The other end reads no more. What it had sent before may still be read.
     Closed,
+    /// The socket is of no use, or this message is of none on it.
+    Failed,
 }
 
 /// Writes one message.
@@ -124,8 +126,9 @@ pub enum Unsent {
 pub fn send_now(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Unsent> {
     match rustix::net::send(fd, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         Ok(_) => Ok(()),
-        Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Err(Unsent::Full),
-        Err(_) => Err(Unsent::Closed),
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Err(Unsent::Full),
+        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::CONNREFUSED) => Err(Unsent::Closed),
+        Err(_) => Err(Unsent::Failed),
     }
 }
 

@@ -43,7 +43,8 @@ const KEY_FOR: &[u8; 16] = b"FiDe app's state";
 const SEALED_MAX: usize = PIECE_LEN + 16;
 /// Connections that are served at a time; more are closed.
 const SERVED_MAX: usize = 8;
-/// Connections at a time that have not shown who they are, of all and of one address; more are closed.
+/// Connections at a time that have not shown who they are, of all and of one address; for another one
+/// the oldest is closed: who has the key shows it at once.
 const STRANGERS_MAX: usize = 64;
 const STRANGERS_OF_ADDRESS: usize = 8;
 /// How long one may take to show it.
@@ -75,7 +76,7 @@ struct Shared {
     held: Mutex<HashMap<LargeId, (u64, Weak<Pieces>)>>,
     served: AtomicUsize,
     /// Addresses of connections that have not shown who they are.
-    strangers: Mutex<Vec<IpAddr>>,
+    strangers: Mutex<Vec<Connection>>,
     fetches: AtomicUsize,
 }
 
@@ -128,27 +129,35 @@ impl Drop for Place {
     }
 }
 
-/// One of those that have not shown who they are.
-struct Stranger(Arc<Shared>, IpAddr);
+/// A connection of somebody who has not shown who he is.
+struct Connection {
+    serial: u64,
+    from: IpAddr,
+    stream: TcpStream,
+}
+
+/// One of those.
+struct Stranger(Arc<Shared>, u64);
 
 impl Stranger {
-    fn take(shared: &Arc<Shared>, from: IpAddr) -> Option<Self> {
+    fn new(shared: &Arc<Shared>, from: IpAddr, stream: &TcpStream) -> std::io::Result<Self> {
         let mut strangers = shared.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_address = strangers.iter().filter(|address| **address == from).count();
-        if strangers.len() >= STRANGERS_MAX || of_address >= STRANGERS_OF_ADDRESS {
-            return None;
+        let of_address = strangers.iter().filter(|of| of.from == from).count();
+        let is_full = strangers.len() >= STRANGERS_MAX;
+        let oldest = strangers.iter().position(|of| is_full || of.from == from);
+        if let Some(oldest) = oldest.filter(|_| is_full || of_address >= STRANGERS_OF_ADDRESS) {
+            let oldest = strangers.remove(oldest);
+            let _ = oldest.stream.shutdown(std::net::Shutdown::Both);
         }
-        strangers.push(from);
-        Some(Self(shared.clone(), from))
+        let serial = strangers.last().map_or(0, |last| last.serial + 1);
+        strangers.push(Connection { serial, from, stream: stream.try_clone()? });
+        Ok(Self(shared.clone(), serial))
     }
 }
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        let mut strangers = self.0.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = strangers.iter().position(|address| *address == self.1) {
-            strangers.swap_remove(at);
-        }
+        self.0.strangers.lock().unwrap_or_else(PoisonError::into_inner).retain(|of| of.serial != self.1);
     }
 }
 
@@ -253,10 +262,11 @@ fn serve(listener: &Socket, shared: &Arc<Shared>, is_there: impl Fn() -> bool) {
         match listener.accept() {
             Ok((socket, from)) => {
                 let Some(from) = from.as_socket().map(|from| from.ip()) else { continue };
-                let Some(stranger) = Stranger::take(shared, from) else { continue };
+                let stream = TcpStream::from(socket);
+                let Ok(stranger) = Stranger::new(shared, from, &stream) else { continue };
                 let shared = shared.clone();
                 let run = move || {
-                    if let Err(e) = give(&shared, socket.into(), stranger) {
+                    if let Err(e) = give(&shared, stream, stranger) {
                         tracing::debug!("a state was not given to {from}: {e:#}");
                     }
                 };

@@ -54,7 +54,8 @@ const SESSIONS_OF_USER: usize = 128;
 const TAKEN_MAX: u64 = 256 << 20;
 const TAKEN_OF_USERS: u64 = 192 << 20;
 const TAKEN_OF_USER: u64 = 128 << 20;
-/// A state of which nothing more came for so long is given up, and its session ends.
+/// A state that comes more slowly than this, but for so long (ns), is given up, and its session ends.
+const TAKEN_BYTES_A_SECOND: u64 = 1 << 20;
 const HALF_SENT_NS: u64 = 10_000_000_000;
 /// Root's sessions have a reserve.
 const ROOT: u32 = 0;
@@ -118,8 +119,16 @@ struct Taken {
     /// Its last entry.
     index: u64,
     bytes: Builder,
-    /// When its last piece came.
+    /// When its first piece came.
     since_ns: u64,
+}
+
+impl Taken {
+    /// When it is given up: one piece now and then does not keep its room.
+    fn until_ns(&self) -> u64 {
+        let at_pace_ns = self.bytes.len().saturating_mul(1_000_000_000 / TAKEN_BYTES_A_SECOND);
+        self.since_ns.saturating_add(HALF_SENT_NS).saturating_add(at_pace_ns)
+    }
 }
 
 /// What became of one turn of a session.
@@ -144,7 +153,7 @@ struct View {
 /// What is left of a session that has ended: to be dropped by a thread that has time, since each of these can be large.
 #[derive(Debug)]
 pub struct Ended {
-    _socket: OwnedFd,
+    _socket: Option<OwnedFd>,
     _taken: Option<Builder>,
 }
 
@@ -242,14 +251,19 @@ impl Sessions {
         }
     }
 
-    /// Whether this user, or all, hand in more at a time than they may.
-    fn take_too_much(&self, account: u32) -> bool {
-        let bytes = |of: &dyn Fn(u32) -> bool| -> u64 {
-            let of = self.all.iter().filter(|session| of(session.account));
-            of.filter_map(|session| session.taken.as_ref()).map(|taken| taken.bytes.len()).sum()
-        };
-        bytes(&|_| true) > TAKEN_MAX
-            || account != ROOT && (bytes(&|of| of != ROOT) > TAKEN_OF_USERS || bytes(&|of| of == account) > TAKEN_OF_USER)
+    /// Where more is handed in at a time than may be: the session with the most bytes of the user with the most.
+    fn takes_too_much(&self) -> Option<usize> {
+        let mut of_user: BTreeMap<u32, u64> = BTreeMap::new();
+        for (session, taken) in self.all.iter().filter_map(|session| Some((session, session.taken.as_ref()?))) {
+            *of_user.entry(session.account).or_default() += taken.bytes.len();
+        }
+        let most = |of_users: bool| of_user.iter().filter(|(of, _)| !of_users || **of != ROOT).max_by_key(|(_, bytes)| **bytes);
+        let sum =
+            |of_users: bool| of_user.iter().filter(|(of, _)| !of_users || **of != ROOT).map(|(_, bytes)| bytes).sum::<u64>();
+        let is_over = most(true).is_some_and(|(_, bytes)| *bytes > TAKEN_OF_USER) || sum(true) > TAKEN_OF_USERS;
+        let (account, _) = if is_over { most(true)? } else { most(false).filter(|_| sum(false) > TAKEN_MAX)? };
+        let bytes = |at: &usize| self.all[*at].taken.as_ref().map_or(0, |taken| taken.bytes.len());
+        (0..self.all.len()).filter(|at| self.all[*at].account == *account).max_by_key(bytes)
     }
 
     /// Puts those into the queue to whom there is something to write.
@@ -473,22 +487,25 @@ impl Core {
         for _ in 0..ENDS_AT_ONCE {
             let Some(at) = self.sessions.all.iter().position(|session| session.is_gone) else { return };
             let session = self.sessions.all.swap_remove(at);
+            let fd = session.fd.as_raw_fd();
+            self.sessions.to_read.retain(|of| *of != fd);
+            self.sessions.to_write.retain(|of| *of != fd);
             if let Err(e) = self.wait_for(&session.fd, 0, libc::EPOLL_CTL_DEL) {
                 tracing::warn!("a session of group {}: {e}", session.name);
             }
             // The other end hears it now, whenever the descriptor is closed.
             let _ = rustix::net::shutdown(&session.fd, rustix::net::Shutdown::Both);
-            self.say(Happened::SessionEnded(Ended { _socket: session.fd, _taken: session.taken.map(|taken| taken.bytes) }));
+            let taken = session.taken.map(|taken| taken.bytes);
+            self.say(Happened::SessionEnded(Ended { _socket: Some(session.fd), _taken: taken }));
         }
     }
 
     /// A second is over: who began to hand a state in and went no further does not keep its room.
     pub(super) fn look_at_half_sent(&mut self, now: u64) {
         for session in &mut self.sessions.all {
-            if session.taken.as_ref().is_some_and(|taken| now >= taken.since_ns.saturating_add(HALF_SENT_NS)) {
-                let seconds = HALF_SENT_NS / 1_000_000_000;
+            if session.taken.as_ref().is_some_and(|taken| now >= taken.until_ns()) {
                 tracing::warn!(
-                    "an application of group {} sent a part of a state, and for {seconds} s no more: its session ends",
+                    "an application of group {} sends a state too slowly, or only a part: its session ends",
                     session.name
                 );
                 session.is_gone = true;
@@ -561,18 +578,23 @@ impl Core {
                 tracing::debug!("a snapshot of {} is not taken from user {}, who only reads", session.name, session.peer.uid);
             }
             Some(ToAgent::Snapshot(piece)) => {
-                let Some(whole) = session.take(&piece, now) else {
-                    let account = session.account;
-                    if self.sessions.take_too_much(account) {
-                        let session = &mut self.sessions.all[at];
+                let (whole, dropped) = session.take(&piece, now);
+                if dropped.is_some() {
+                    self.say(Happened::SessionEnded(Ended { _socket: None, _taken: dropped }));
+                }
+                let Some(whole) = whole else {
+                    if let Some(most) = self.sessions.takes_too_much() {
+                        let session = &mut self.sessions.all[most];
                         tracing::warn!(
-                            "user {account} hands in more bytes of states at a time than one may: a session of {} ends",
+                            "user {} hands in more bytes of states at a time than may be: a session of {} ends",
+                            session.account,
                             session.name
                         );
                         session.is_gone = true;
                     }
                     return;
                 };
+                let session = &self.sessions.all[at];
                 let (name, index) = (session.name.clone(), piece.index);
                 if let Err(error) = self.groups.keep_snapshot(&name, index, whole) {
                     tracing::debug!("a snapshot of {name} is not kept: {error:?}");
@@ -613,6 +635,7 @@ impl Core {
                 }
                 // What it sent before it closed is still read.
                 Err(Unsent::Closed) => session.is_deaf = true,
+                Err(Unsent::Failed) => session.is_gone = true,
             }
             if now_ns() >= until_ns {
                 break;
@@ -779,18 +802,16 @@ impl Session {
         Ok(())
     }
 
-    /// The whole snapshot, when the last piece has come.
-    fn take(&mut self, piece: &Piece<'_>, now: u64) -> Option<Builder> {
+    /// The whole snapshot, when the last piece has come; and what came of another one, which is not dropped here.
+    fn take(&mut self, piece: &Piece<'_>, now: u64) -> (Option<Builder>, Option<Builder>) {
+        let follows = |taken: &Taken| taken.index == piece.index && taken.bytes.len() == piece.at;
+        let dropped = self.taken.take_if(|taken| piece.at == 0 || !follows(taken)).map(|taken| taken.bytes);
         if piece.at == 0 {
             self.taken = Some(Taken { index: piece.index, bytes: Builder::default(), since_ns: now });
         }
-        let taken = self.taken.as_mut()?;
-        if taken.index != piece.index || taken.bytes.len() != piece.at {
-            self.taken = None;
-            return None;
-        }
-        taken.since_ns = now;
+        let Some(taken) = self.taken.as_mut() else { return (None, dropped) };
         taken.bytes.push(piece.bytes);
-        if taken.bytes.len() == piece.total { self.taken.take().map(|taken| taken.bytes) } else { None }
+        let is_whole = taken.bytes.len() == piece.total;
+        (self.taken.take_if(|_| is_whole).map(|taken| taken.bytes), dropped)
     }
 }

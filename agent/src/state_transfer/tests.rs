@@ -41,7 +41,7 @@ impl Giver {
         let of = shared.clone();
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                let stranger = Stranger::take(&of, stream.peer_addr().unwrap().ip()).unwrap();
+                let stranger = Stranger::new(&of, stream.peer_addr().unwrap().ip(), &stream).unwrap();
                 if say.send(give(&of, stream, stranger)).is_err() {
                     return;
                 }
@@ -148,12 +148,14 @@ fn a_connection_that_shows_nothing_ends_soon_and_an_address_has_few_of_them() {
     }
     assert!(giver.said.recv().unwrap().is_err());
     assert!(began.elapsed() < 3 * SHOWN);
-    let address = IpAddr::from([10, 0, 0, 1]);
-    let mut all: Vec<_> = (0..STRANGERS_OF_ADDRESS).map(|_| Stranger::take(&giver.shared, address).unwrap()).collect();
-    assert!(Stranger::take(&giver.shared, address).is_none());
-    assert!(Stranger::take(&giver.shared, IpAddr::from([10, 0, 0, 2])).is_some());
-    all.pop();
-    assert!(Stranger::take(&giver.shared, address).is_some());
+    // Two addresses: another connection of the first closes its oldest.
+    let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+    let stream = TcpStream::connect(giver.to).unwrap();
+    let new = |from| Stranger::new(&giver.shared, from, &stream).unwrap();
+    let all: Vec<_> = (0..STRANGERS_OF_ADDRESS).map(|_| new(one)).chain([new(other)]).collect();
+    let last = new(one);
+    let left: Vec<u64> = giver.shared.strangers.lock().unwrap().iter().map(|of| of.serial).collect();
+    assert!(!left.contains(&all[0].1) && all[1..].iter().chain([&last]).all(|stranger| left.contains(&stranger.1)), "{left:?}");
 }
 
 /// A host that has the key and gives something else: what it sends behind its answer of `len`.

@@ -102,7 +102,7 @@ fn agents_do_not_grow_with_what_was_decided() {
         let mut groups = [1, 2, 3].map(|host| open(&w, host, host.into(), 0, 0));
         let before = [1, 2, 3].map(|host| resident_mib(&w, host));
         let value = vec![7; 60 << 10];
-        let until_index = 200 * MIB as u64 / value.len() as u64;
+        let until_index = 100 * MIB as u64 / value.len() as u64;
         let (mut handed_in, began) = ([0; 3], Instant::now());
         while groups.iter().any(|group| group.index() < until_index) {
             assert!(began.elapsed() < Duration::from_secs(80), "{:?}", groups.each_ref().map(Group::index));
@@ -118,8 +118,8 @@ fn agents_do_not_grow_with_what_was_decided() {
             }
         }
         let after = [1, 2, 3].map(|host| resident_mib(&w, host));
-        println!("{engine}: 200 MiB decided in {:?}; resident {before:?} MiB before, {after:?} behind", began.elapsed());
-        assert!(before.iter().zip(&after).all(|(before, after)| *after < before + 64), "{before:?} {after:?}");
+        println!("{engine}: 100 MiB decided in {:?}; resident {before:?} MiB before, {after:?} behind", began.elapsed());
+        assert!(before.iter().zip(&after).all(|(before, after)| *after < before + 40), "{before:?} {after:?}");
     }
 }
 

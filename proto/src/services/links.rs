@@ -273,8 +273,14 @@ impl Links {
         self.links.remove(&node);
     }
 
-    /// Takes nothing from this life of a node any more: a message of it was missing, or made no sense.
+    /// Takes nothing from this life of a node any more, not even what has come: a message of it made no sense.
     pub fn close(&mut self, node: u32) {
+        self.messages.retain(|(from, _)| *from != node);
+        self.close_behind(node);
+    }
+
+    /// The same; what has come before that is taken.
+    fn close_behind(&mut self, node: u32) {
         if let Some(link) = self.links.get_mut(&node) {
             link.is_closed = true;
             (link.early, link.partial) = (BTreeMap::new(), Vec::new());
@@ -390,7 +396,7 @@ impl Links {
         }
         self.messages.extend(whole.into_iter().map(|message| (from, message)));
         taken.map_err(|_| {
-            self.close(from);
+            self.close_behind(from);
             Refused::Closed
         })
     }

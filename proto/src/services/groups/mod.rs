@@ -92,6 +92,10 @@ const SETBACKS_MAX: u32 = 9;
 /// or so many while a host of its group is unheard, or packets of it are lost: when that ends, it
 /// waits no longer ([`Groups::handle_second`]).
 const TROUBLED_MAX: u32 = 12;
+/// Seconds without trouble that end it.
+const CALM: u32 = 2;
+/// A host that is in trouble for longer (ns) is gone, or stays as it is: nobody waits for that to end.
+const TROUBLED_NS: u64 = 300_000_000_000;
 /// It is looked whether members are unknown to the detector so often (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
@@ -547,8 +551,8 @@ struct Group {
     halted: Option<Halted>,
     /// How often in a row our member stopped soon after it had come.
     setbacks: u32,
-    /// Of its hosts, those that were unheard, or of which packets were lost, a second ago.
-    troubled: BTreeSet<u32>,
+    /// Of its hosts, those that were unheard, or of which packets were lost, lately.
+    troubled: BTreeMap<u32, Trouble>,
     leaves: bool,
     /// The client whose proposal is taken next, and how long it is waited for.
     turn: Option<(u64, u64)>,
@@ -561,6 +565,14 @@ struct Group {
     look_at_ns: u64,
     /// What was last told of it.
     told: (Option<MemberId>, &'static str, usize, usize),
+}
+
+/// A host is unheard, or packets of it are lost.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    since_ns: u64,
+    /// Seconds in a row in which it was not.
+    calm: u32,
 }
 
 /// The proposals that our member took: the last one of each client, until it is applied, or longer.
@@ -639,7 +651,7 @@ impl Group {
             invited: BTreeMap::new(),
             halted: None,
             setbacks: 0,
-            troubled: BTreeSet::new(),
+            troubled: BTreeMap::new(),
             leaves: false,
             turn: None,
             taken: Taken::default(),
@@ -729,12 +741,12 @@ impl Group {
         false
     }
 
-    /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
     fn has_left(&mut self, now_ns: u64) {
         self.stage = Stage::Left;
         self.deadline_ns = now_ns.saturating_add(LEFT_NS);
     }
 
+    /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
     fn is_void(&self) -> bool {
         matches!(self.stage, Stage::Failed(_) | Stage::Left) || (self.stage == Stage::Joining && self.member.is_none())
     }
@@ -1408,11 +1420,17 @@ impl Groups {
     /// [`Error::Invalid`] for an entry that is not kept.
     pub fn keep_snapshot(&mut self, name: &str, index: u64, state: impl Into<Builder>) -> Result<(), Error> {
         let state = state.into();
-        if state.len() > SNAPSHOT_MAX {
-            return Err(Error::Invalid(format!("a snapshot has at most {SNAPSHOT_MAX} bytes")));
-        }
         let Config { node, incarnation, inline_max, .. } = self.config;
-        self.running(name)?;
+        let refused = match self.running(name) {
+            Ok(_) if state.len() <= SNAPSHOT_MAX => None,
+            Ok(_) => Some(Error::Invalid(format!("a snapshot has at most {SNAPSHOT_MAX} bytes"))),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refused {
+            // To drop it takes long where it is large: that is for whoever holds states.
+            self.events.push_back(Event::Release(state.into_large(LargeId { node, incarnation, serial: 0 })));
+            return Err(error);
+        }
         let (state, large) = if state.len() <= inline_max as u64 {
             (AppState::Bytes(state.into_bytes()), None)
         } else {
@@ -1422,7 +1440,8 @@ impl Groups {
         };
         let Some(group) = self.names.get(name).and_then(|generation| self.groups.get_mut(generation)) else { return Ok(()) };
         let message = Message::Kept { generation: group.plan.generation, index, state: state.clone() };
-        if !group.keep(index, state, large, &mut self.events) {
+        if !group.keep(index, state, large.clone(), &mut self.events) {
+            self.events.extend(large.map(Event::Release));
             return Err(Error::Invalid(format!("entry {index} of {name} is not kept here")));
         }
         // Others may have no application of their own.
@@ -1581,6 +1600,7 @@ impl Groups {
         let first = self.agents.get(&self.config.node).map_or(incarnation, |(first, _)| *first);
         self.agents.insert(self.config.node, (first, incarnation));
         self.links.begin_incarnation(incarnation);
+        self.closed.clear();
         let Self { groups, agents, config, .. } = self;
         for group in groups.values_mut() {
             group.note_agents(agents);
@@ -2425,6 +2445,16 @@ impl Groups {
         if let Some(why) = lacks_witness(node, self.config.witness_ns, plan.policy) {
             return self.fail(now_ns, known, why);
         }
+        // Nothing is taken from that node, so a member that needs every message of it would wait for ever, and the others for it.
+        let closed = plan.members.iter().find(|binding| self.closed.contains(&binding.node));
+        if let Some(closed) = closed.filter(|_| plan.engine.needs_accuracy()) {
+            let stays =
+                format!("node {:08x} sent what no agent sends: it joins when the agent there has begun anew", closed.node);
+            if let Some(group) = self.groups.get_mut(&known) {
+                group.stays = stays;
+            }
+            return;
+        }
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
         let timing = plan.timing;
@@ -2667,11 +2697,17 @@ impl Groups {
     pub fn handle_second(&mut self, now_ns: u64, is_calm: impl Fn(u32) -> bool) {
         for group in self.groups.values_mut() {
             let bound: BTreeSet<u32> = group.state.bindings().values().map(|b| b.node).collect();
-            let others = bound.into_iter().filter(|node| *node != self.config.node);
-            let troubled = others.filter(|node| !self.nodes.contains(node) || !is_calm(*node)).collect();
-            let before = std::mem::replace(&mut group.troubled, troubled);
-            let is_over = before.difference(&group.troubled).next().is_some();
-            if is_over && group.setbacks > 0 && group.stage == Stage::Joining && group.member.is_none() {
+            group.troubled.retain(|node, _| bound.contains(node));
+            for node in bound.into_iter().filter(|node| *node != self.config.node) {
+                if !self.nodes.contains(&node) || !is_calm(node) {
+                    group.troubled.entry(node).or_insert(Trouble { since_ns: now_ns, calm: 0 }).calm = 0;
+                } else if let Some(trouble) = group.troubled.get_mut(&node) {
+                    trouble.calm += 1;
+                }
+            }
+            let before = group.troubled.len();
+            group.troubled.retain(|_, trouble| trouble.calm < CALM);
+            if group.troubled.len() < before && group.setbacks > 0 && group.stage == Stage::Joining && group.member.is_none() {
                 group.join_at_ns = group.join_at_ns.min(now_ns);
             }
         }
@@ -3362,7 +3398,8 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         group.asked = None;
         let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
         group.setbacks = if is_soon { (group.setbacks + 1).min(TROUBLED_MAX) } else { 0 };
-        let doublings = if group.troubled.is_empty() { group.setbacks.min(SETBACKS_MAX) } else { group.setbacks };
+        let is_troubled = group.troubled.values().any(|trouble| now_ns < trouble.since_ns.saturating_add(TROUBLED_NS));
+        let doublings = if !is_troubled { group.setbacks.min(SETBACKS_MAX) } else { group.setbacks };
         group.join_at_ns = now_ns.saturating_add(REJOIN_NS << doublings);
     }
 }

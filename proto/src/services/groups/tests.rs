@@ -702,6 +702,9 @@ fn a_member_that_stops_again_and_again_comes_back_ever_more_seldom_and_at_once_w
         assert!(!world.within(2_000, |world| world.runs(2)), "{engine}: it waits");
         let now_ns = world.now_ns;
         world.nodes[2].groups.handle_second(now_ns, |_| true);
+        assert!(!world.within(500, |world| world.runs(2)), "{engine}: a calm second may be one between two others");
+        let now_ns = world.now_ns;
+        world.nodes[2].groups.handle_second(now_ns, |_| true);
         assert!(world.within(1_000, |world| world.runs(2)), "{engine}: the trouble is over");
     }
 }
@@ -1532,7 +1535,14 @@ fn a_message_that_makes_no_sense_ends_members_that_need_every_one() {
         let halted = |world: &World| world.status(0).is_some_and(|status| status.halted == Some(Halted::NetworkFault));
         assert!(world.within(1_000, halted), "{engine}: {:?}", world.status(0));
         assert!(world.nodes[0].groups.closed.contains(&2));
-        assert!(world.within(5_000, |world| world.runs(2)), "{engine}: the others go on");
+        world.propose(2, 7, 1).unwrap();
+        let is_decided = |world: &World, node: usize| world.nodes[node].read.iter().any(|(client, ..)| *client == 7);
+        assert!(world.within(5_000, |world| is_decided(world, 2)), "{engine}: the others go on");
+        assert!(!world.within(2_000, |world| world.runs(0)), "{engine}: it would wait for what it does not take");
+        // Its agent is another one, or ours is.
+        let who = world.random.below(2) as usize;
+        world.begin_anew(who);
+        assert!(world.within(8_000, |world| world.runs(0) && is_decided(world, 0)), "{engine}: {:?}", world.status(0));
     }
 }
 
