@@ -136,7 +136,7 @@ impl Servers {
     }
 
     /// Under the policy *fence* each host has one, which closes where none of the others confirms
-    /// for 250 ms that it is heard. Under *witness* agents that are asked about are killed.
+    /// for 1 s that it is heard. Under *witness* agents that are asked about are killed.
     pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
@@ -144,7 +144,7 @@ impl Servers {
         let pins = if policy == "fence" { Some(Pins::new()?) } else { None };
         let witnesses = (policy == "witness").then(|| Rc::new(Witnesses::new()));
         let w = match (&pins, &witnesses) {
-            (Some(pins), _) => all_fenced_within(pins, hosts, "acknowledged", "250ms")?,
+            (Some(pins), _) => all_fenced_within(pins, hosts, "acknowledged", "1s")?,
             (None, Some(of)) => {
                 (1..=hosts).for_each(|host| of.set(host, SWITCHES_OFF));
                 let config = Rc::clone(of);
