@@ -177,9 +177,9 @@ impl Default for Sessions {
         Self {
             all: Vec::new(),
             clients: BTreeMap::new(),
-            // A descriptor may stand there for a session that has ended, too.
-            to_read: FairQueue::new(2 * SESSIONS_MAX),
-            to_write: FairQueue::new(2 * SESSIONS_MAX),
+            // Each session stands in each of them once at most, and in none when it has ended.
+            to_read: FairQueue::new(SESSIONS_MAX),
+            to_write: FairQueue::new(SESSIONS_MAX),
             buffer: vec![0; session::MESSAGE_MAX],
             out: Vec::new(),
             bundle: Bundle::default(),
