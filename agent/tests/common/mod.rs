@@ -454,6 +454,12 @@ impl World {
         self.history(host).into_iter().filter(|e| e.cause == cause).collect()
     }
 
+    /// How often a host's own gates closed, by its history. What it was told of other hosts' fences, which a slow machine
+    /// brings later or earlier than a test expects, is not among it.
+    pub fn fencings(&self, host: u16) -> Vec<HistoryEvent> {
+        self.events(host, Cause::Fenced).into_iter().filter(|e| e.node == format!("h{host}")).collect()
+    }
+
     /// Waits for an event in a host's history.
     pub fn event(&self, host: u16, what: &str, is: impl Fn(&HistoryEvent) -> bool) -> HistoryEvent {
         wait_for(&format!("h{host}'s history tells: {what}"), || self.history(host).into_iter().find(|e| is(e)))

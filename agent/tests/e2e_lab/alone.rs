@@ -266,11 +266,8 @@ fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
         }
         [(1, "h2"), (2, "h1")].iter().all(|(host, other)| state(*host) == "open" && w.state(*host, other) == "alive")
     });
-    let fencings: usize = [1, 2].iter().map(|host| w.events(*host, Cause::Fenced).len()).sum();
-    assert!(
-        fencings == recovered && [1, 2].iter().all(|host| w.events(*host, Cause::Fenced).len() <= 1),
-        "{fencings}, {recovered} recovered"
-    );
+    let fencings: usize = [1, 2].iter().map(|host| w.fencings(*host).len()).sum();
+    assert!(fencings == recovered && [1, 2].iter().all(|host| w.fencings(*host).len() <= 1), "{fencings}, {recovered} recovered");
 }
 
 /// The same where the agent that comes back is another one by now, which found the gates closed: what its former life knew is on the disk.
@@ -301,7 +298,7 @@ fn nor_when_its_agent_was_started_anew_meanwhile() {
         NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
         w.all_alive();
         until("both are open", || [1, 2].iter().all(|host| state(&w, *host) == "open"));
-        assert_eq!(w.events(2, Cause::Fenced).len(), 0, "the one that went on, recover_at_start = {recover_at_start}");
+        assert_eq!(w.fencings(2).len(), 0, "the one that went on, recover_at_start = {recover_at_start}");
     }
 }
 

@@ -263,7 +263,7 @@ fn held_up(w: &World, hold: impl FnOnce(i32), release: impl FnOnce(i32)) {
     // It runs again, and stays fenced.
     traffic.is_cut_off();
     assert_eq!(w.state(2, "h1"), "silent-host");
-    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+    assert_eq!(w.fencings(1).len(), 1);
     let status = fence(w, 1, FenceOrder::Recover);
     assert_eq!(status.state, "open", "{status:?}");
     application.wait("on_recovered", |e| matches!(e, Event::Recovered(v) if v.subject.incarnation > life));
@@ -339,7 +339,7 @@ fn timing_no_fence_closes_while_three_hosts_start() {
         let Some(w) = setup.fences_stay_open().up() else { return };
         for host in 1..=3 {
             open(&w, host);
-            let closed = w.events(host, Cause::Fenced);
+            let closed = w.fencings(host);
             assert!(closed.is_empty(), "{mode}, h{host}: {closed:?}");
         }
     }
@@ -360,7 +360,7 @@ fn timing_a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {
     for host in 1..=3 {
         let status = fence(&w, host, FenceOrder::Status);
         println!("h{host}: least left of {} ms: {:.3} ms", status.timeout_ns / 1_000_000, status.left_min_ns as f64 / 1e6);
-        assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
+        assert_eq!((status.state.as_str(), w.fencings(host).len()), ("open", 0), "{status:?}");
     }
 }
 
@@ -846,7 +846,7 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     }
     for host in [2, 3] {
         let status = fence(&w, host, FenceOrder::Status);
-        assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
+        assert_eq!((status.state.as_str(), w.fencings(host).len()), ("open", 0), "{status:?}");
     }
     // Alone it cannot come back, and needs nobody any more once others can confirm it.
     let status = fence(&w, 1, FenceOrder::Recover);
@@ -858,7 +858,7 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     open(&w, 1);
     w.all_alive();
     assert!(w.view(2, "h1").unwrap().incarnation > life);
-    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+    assert_eq!(w.fencings(1).len(), 1);
 }
 
 /// Four hosts: h1 has a fence with these lines, the others what is said of them, by number.
@@ -887,7 +887,7 @@ fn goes_on(w: &World, host: u16, timeouts: u64) {
     assert_eq!(before.state, "open", "{before:?}");
     until("its fence is extended", || {
         let now = fence(w, host, FenceOrder::Status);
-        assert_eq!((now.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{now:?}");
+        assert_eq!((now.state.as_str(), w.fencings(host).len()), ("open", 0), "{now:?}");
         now.valid_ns > before.valid_ns + timeouts * before.timeout_ns
     });
 }
@@ -1066,7 +1066,7 @@ fn what_a_killed_agent_left_open_is_taken_over_open() {
     assert_eq!((gate(&w).state.as_str(), gate(&w).doomed.as_str()), ("shut", "a process of the agent's former life"));
     traffic.flows();
     inside.is_cut_off();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    assert_eq!(w.fencings(1).len(), 0);
     let next = in_group(&w, 1, &group, "exec sleep 1000");
     until("it is in its cgroup", || is_inside(&group, &next));
     w.watch_known(1, "db", next.pid());
@@ -1116,7 +1116,7 @@ fn a_cgroup_that_is_made_again_is_guarded_again() {
     w.start(1);
     open(&w, 1);
     heard.flows();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+    assert_eq!(w.fencings(1).len(), 1);
 }
 
 #[test]
@@ -1158,7 +1158,7 @@ fn a_host_that_starts_with_a_minority_is_not_armed_and_where_that_is_configured_
     w.start(3);
     open(&w, 1);
     inside.flows();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    assert_eq!(w.fencings(1).len(), 0);
     // Who leaves is counted no more, also by the next life.
     w.start(4);
     w.all_alive();
@@ -1213,7 +1213,7 @@ fn a_host_that_died_without_leaving_counts_until_it_is_forgotten() {
     w.all_alive();
     until("two of three others must confirm again", || needed(&w) == 2);
     open(&w, 1);
-    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    assert_eq!(w.fencings(1).len(), 0);
 }
 
 /// Neither by a start that fails, nor because a gate of it had cut off a process before.

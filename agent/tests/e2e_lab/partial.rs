@@ -265,9 +265,9 @@ fn in_a_chain_of_five_fences_run_out_and_none_is_shut_by_a_report() {
     }
     (1..=5)
         .for_each(|host| _ = w.event(host, "its fence is closed", |e| e.cause == Cause::Fenced && e.node == format!("h{host}")));
-    let closed_ns = |host: u16| w.events(host, Cause::Fenced).iter().find(|e| e.node == format!("h{host}")).unwrap().at_ns;
+    let closed_ns = |host: u16| w.fencings(host).first().unwrap().at_ns;
     for host in 1..=5 {
-        let own: Vec<_> = w.events(host, Cause::Fenced).into_iter().filter(|e| e.node == format!("h{host}")).collect();
+        let own: Vec<_> = w.fencings(host);
         assert_eq!(own.iter().map(|e| e.code).collect::<Vec<_>>(), [0], "it ran out: {own:?}");
         for told in w.history(host) {
             let Some(of) = told.node.strip_prefix('h').and_then(|of| of.parse().ok()).filter(|of| *of != host) else { continue };

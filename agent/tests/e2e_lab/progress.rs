@@ -299,7 +299,7 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     let other = inside(&w);
     w.watch_known(1, "helper", other.pid());
     heard.is_cut_off();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 0, "nobody else is meant");
+    assert_eq!(w.fencings(1).len(), 0, "nobody else is meant");
     // Nor does it that the agent ends, cleanly or not, or that all gates are opened for a new incarnation.
     let outside = Traffic::new_to(&w, 1, 2, 3998);
     for signal in [libc::SIGTERM, libc::SIGKILL] {

@@ -45,7 +45,7 @@ fn they_open_again(hosts: u16, timeout: &str, stalls_ms: &[u64]) {
         nobody_was_declared_dead(&w, hosts);
     }
     for host in 1..=hosts {
-        let (fenced, recovered) = (w.events(host, Cause::Fenced), w.events(host, Cause::Recovered));
+        let (fenced, recovered) = (w.fencings(host), w.events(host, Cause::Recovered));
         assert_eq!(fenced.len(), recovered.len());
         assert!(recovered.iter().all(|event| event.code == BY_ITSELF), "{recovered:?}");
         closed += fenced.len();
@@ -86,5 +86,5 @@ fn fences_that_are_recovered_one_after_the_other_open_when_so_many_are_that_they
     fence(&w, 3, FenceOrder::Recover);
     open(&w, 3);
     w.all_alive();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 1, "each closed once");
+    assert_eq!(w.fencings(1).len(), 1, "each closed once");
 }
