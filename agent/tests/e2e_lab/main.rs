@@ -26,6 +26,7 @@ mod ownership;
 mod partial;
 mod progress;
 mod redis;
+mod redis_load;
 mod replaced;
 mod resume;
 mod rights;

@@ -30,7 +30,7 @@ pub(super) fn available() -> bool {
 pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn open(w: &World, host: u16) -> Option<Self> {
+    pub(super) fn open(w: &World, host: u16) -> Option<Self> {
         Self::open_in(&w.lab, host)
     }
 
@@ -741,16 +741,16 @@ fn a_leader_whose_host_leaves_the_group_tells_its_clients() {
 }
 
 #[test]
-fn writes_are_refused_while_too_few_members_live() {
+fn writes_are_refused_while_too_few_servers_hold_everything() {
     let Some(mut of) = Servers::up(2, "huc") else { return };
     of.kill(1);
     wait_for("h2 leads", || of.leader().filter(|host| *host == 2));
-    of.servers[0] = Some(server_with(&of.w, 1, &["min-members", "2"]));
+    of.servers[0] = Some(server_with(&of.w, 1, &["min-copies", "2"]));
     of.is_ready(1);
     assert_eq!(ask(&of.w, 2, "FIDE STEPDOWN"), "+OK");
     until("h1 leads", || ask(&of.w, 1, "SET key 1") == "+OK");
     of.w.kill_agent(2);
-    until("it refuses writes", || ask(&of.w, 1, "SET key 2").contains("min-members is 2"));
+    until("it refuses writes", || ask(&of.w, 1, "SET key 2").contains("min-copies is 2"));
     assert_eq!(ask(&of.w, 1, "GET key").len(), 1, "reads go on");
     assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
     of.w.start(2);

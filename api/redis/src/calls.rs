@@ -5,6 +5,7 @@ use crate::interpose::{self, Replacement};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 static GATE: OnceLock<(&'static Gate, fn())> = OnceLock::new();
 
@@ -165,5 +166,43 @@ unsafe extern "C" fn on_epoll_wait(epoll: c_int, events: *mut libc::epoll_event,
         on_turn();
     }
     // SAFETY: as the caller's.
-    unsafe { libc::epoll_wait(epoll, events, max, timeout_ms) }
+    let ready = unsafe { libc::epoll_wait(epoll, events, max, timeout_ms) };
+    match GATE.get() {
+        Some((gate, _)) if LOOPS.get() && gate.is_behind() => wait_for_the_group(gate, epoll, events, max, ready),
+        _ => ready,
+    }
+}
+
+/// While the group has more to decide than clients should add to, those that are owed replies are not read from: what comes of them stays in their sockets,
+/// so that this server's memory does not grow and everybody else is served.
+fn wait_for_the_group(gate: &Gate, epoll: c_int, events: *mut libc::epoll_event, max: c_int, ready: c_int) -> c_int {
+    /// Timers of the server run after this at the latest.
+    const MAX: Duration = Duration::from_millis(5);
+    const STEP: Duration = Duration::from_micros(200);
+    let began = Instant::now();
+    let mut ready = ready;
+    while let Ok(count @ 1..) = usize::try_from(ready) {
+        // SAFETY: so many were written.
+        let found = unsafe { std::slice::from_raw_parts_mut(events, count) };
+        let mut kept = 0;
+        for at in 0..count {
+            let mut event = found[at];
+            let is_over = event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0;
+            // The server keeps the descriptor there, as the lower half.
+            if !is_over && event.events & libc::EPOLLIN as u32 != 0 && gate.is_owed(event.u64 as u32 as i32) {
+                event.events &= !(libc::EPOLLIN as u32);
+            }
+            if event.events != 0 {
+                found[kept] = event;
+                kept += 1;
+            }
+        }
+        if kept > 0 || began.elapsed() >= MAX {
+            return kept as c_int;
+        }
+        std::thread::sleep(STEP);
+        // SAFETY: as the caller's.
+        ready = unsafe { libc::epoll_wait(epoll, events, max, 0) };
+    }
+    ready
 }

@@ -1,25 +1,41 @@
-//! What the entries of a group say of its servers: who leads, and which bytes of the replication stream are decided. All servers make the same of the same
-//! entries: pure.
+//! What the entries of a group say of its servers: who leads, which bytes of the replication stream are decided, and which servers hold them. All servers
+//! make the same of the same entries: pure.
 //!
 //! ```text
-//! lead    u8 1  u64 term                            u16 length, host  text address
-//! stream  u8 2  u64 term  u64 start  u64 ticket     bytes
+//! lead    u8 1  u64 term                                      u16 length, host  text address
 //! resign  u8 3  u64 term
-//! anew    u8 4  as stream
+//! stream  u8 5  u64 term  u64 start  u64 ticket  u32 cut      bytes
+//! anew    u8 6  as stream
+//! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
+//! out     u8 8  u64 term  u64 client
 //! ```
 //! Numbers are little-endian. An entry counts if its term is the one at its own place in the log: what a former leader has proposed and was decided behind
 //! its successor's entry is void to all, also to itself. A term has one leader, because `lead` counts for the next term only, once.
+//!
+//! # The in-sync set
+//! The leader, and each server whose last `holds` says that it is whole: by then its process has every decided byte up to this entry, and its agent keeps
+//! the entries behind it until the server has read them, because the leader lets agents drop no entry that a server of the list has not read
+//! ([`Course::read_by_all`]). So each server of the set can lead at once. `out` takes one off the list, on the leader's word or on its own.
+//!
+//! # Commands that are cut
+//! A stream entry says how many of its last bytes belong to a command, or a transaction, that goes on in the next one (`cut`). If the next leader
+//! comes before the rest does, those bytes are void.
 //!
 //! Whoever may propose to the group can propose any bytes. What no server proposes is void to all
 //! alike: names and addresses are looked at here, by the same rule everywhere, because servers show
 //! them to clients and connect to them.
 
 use fide_client::wire::names;
+use std::collections::BTreeMap;
 
 /// No group comes so far: a snapshot of more is none.
 const TERM_MAX: u64 = 1 << 62;
 /// The longest address, bytes.
 const ADDRESS_MAX: usize = 260;
+/// Servers on the list beside the leader: a group has fewer hosts.
+const HOLDERS_MAX: usize = 64;
+/// What a snapshot begins with: its format.
+const SNAPSHOT: &[u8; 8] = b"FiDeCrs2";
 
 /// Whether servers can be reached so: `HOST:PORT`, an IPv6 address with or without brackets.
 #[must_use]
@@ -52,14 +68,47 @@ pub enum Proposal<'a> {
         start: u64,
         /// Turns up to this one had ended when this was proposed.
         ticket: u64,
+        /// So many bytes at the stream's end belong to a command that is not whole yet; they may have begun in an entry before.
+        cut: u32,
         /// As the server wrote them to its replicas.
         bytes: &'a [u8],
+    },
+    /// A server that follows, on how far it is.
+    Holds {
+        /// The term in which it follows.
+        term: u64,
+        /// [`Course::breaks`] where it follows.
+        breaks: u32,
+        /// What it holds.
+        holder: HolderRef<'a>,
+    },
+    /// A server is not in sync.
+    Out {
+        /// The leader's term.
+        term: u64,
+        /// Which server.
+        client: u64,
     },
     /// To lead no more.
     Resign {
         /// The leader's term.
         term: u64,
     },
+}
+
+/// What a server says that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderRef<'a> {
+    /// The last entry of the group that its process has read.
+    pub index: u64,
+    /// Bytes of the stream that it has applied.
+    pub applied: u64,
+    /// It has all that is decided up to `index`, and could lead.
+    pub is_whole: bool,
+    /// Its host, as its agent calls it.
+    pub host: &'a str,
+    /// Where other servers reach it: `ADDRESS:PORT`.
+    pub address: &'a str,
 }
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -72,6 +121,29 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes, 8).map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes")))
 }
 
+fn small(bytes: &mut &[u8]) -> Option<u32> {
+    take(bytes, 4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")))
+}
+
+/// A host and an address, up to the end.
+fn place(mut bytes: &[u8]) -> Option<(&str, &str)> {
+    let len = take(&mut bytes, 2)?;
+    let host = take(&mut bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?;
+    Some((std::str::from_utf8(host).ok()?, std::str::from_utf8(bytes).ok()?))
+}
+
+fn write_place(out: &mut Vec<u8>, host: &str, address: &str) {
+    let host = &host[..host.floor_char_boundary_at(usize::from(u16::MAX))];
+    out.extend_from_slice(&(host.len() as u16).to_le_bytes());
+    out.extend_from_slice(host.as_bytes());
+    out.extend_from_slice(address.as_bytes());
+}
+
+/// Whether servers may be told of such a place.
+fn is_place(host: &str, address: &str) -> bool {
+    names::check_node(host).is_ok() && is_address(address)
+}
+
 impl<'a> Proposal<'a> {
     /// Reads it; nothing for what no server of this version proposes.
     #[must_use]
@@ -80,16 +152,30 @@ impl<'a> Proposal<'a> {
         let term = number(&mut bytes)?;
         match kind {
             1 => {
-                let len = take(&mut bytes, 2)?;
-                let host = take(&mut bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?;
-                let (host, address) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(bytes).ok()?);
+                let (host, address) = place(bytes)?;
                 Some(Self::Lead { term, host, address })
             }
-            2 | 4 => {
-                let (start, ticket) = (number(&mut bytes)?, number(&mut bytes)?);
-                Some(Self::Stream { term, anew: kind == 4, start, ticket, bytes })
-            }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
+            5 | 6 => {
+                let (start, ticket) = (number(&mut bytes)?, number(&mut bytes)?);
+                let cut = small(&mut bytes)?;
+                Some(Self::Stream { term, anew: kind == 6, start, ticket, cut, bytes })
+            }
+            7 => {
+                let breaks = small(&mut bytes)?;
+                let (index, applied) = (number(&mut bytes)?, number(&mut bytes)?);
+                let is_whole = match take(&mut bytes, 1)? {
+                    [0] => false,
+                    [1] => true,
+                    _ => return None,
+                };
+                let (host, address) = place(bytes)?;
+                Some(Self::Holds { term, breaks, holder: HolderRef { index, applied, is_whole, host, address } })
+            }
+            8 => {
+                let client = number(&mut bytes)?;
+                bytes.is_empty().then_some(Self::Out { term, client })
+            }
             _ => None,
         }
     }
@@ -99,17 +185,27 @@ impl<'a> Proposal<'a> {
         out.clear();
         match *self {
             Self::Lead { term, host, address } => {
-                let host = &host[..host.floor_char_boundary_at(usize::from(u16::MAX))];
                 out.push(1);
                 out.extend_from_slice(&term.to_le_bytes());
-                out.extend_from_slice(&(host.len() as u16).to_le_bytes());
-                out.extend_from_slice(host.as_bytes());
-                out.extend_from_slice(address.as_bytes());
+                write_place(out, host, address);
             }
-            Self::Stream { term, anew, start, ticket, bytes } => {
-                out.push(if anew { 4 } else { 2 });
+            Self::Stream { term, anew, start, ticket, cut, bytes } => {
+                out.push(if anew { 6 } else { 5 });
                 [term, start, ticket].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+                out.extend_from_slice(&cut.to_le_bytes());
                 out.extend_from_slice(bytes);
+            }
+            Self::Holds { term, breaks, holder } => {
+                out.push(7);
+                out.extend_from_slice(&term.to_le_bytes());
+                out.extend_from_slice(&breaks.to_le_bytes());
+                [holder.index, holder.applied].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+                out.push(u8::from(holder.is_whole));
+                write_place(out, holder.host, holder.address);
+            }
+            Self::Out { term, client } => {
+                out.push(8);
+                [term, client].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
             }
             Self::Resign { term } => {
                 out.push(3);
@@ -142,6 +238,23 @@ pub struct Leader {
     pub address: String,
 }
 
+/// A server on the list beside the leader: [`HolderRef`], kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The group's member through which it said so last.
+    pub member: u16,
+    /// The last entry that it has read.
+    pub index: u64,
+    /// Bytes of the stream that it has applied.
+    pub applied: u64,
+    /// It is in sync.
+    pub is_whole: bool,
+    /// Its host.
+    pub host: String,
+    /// `ADDRESS:PORT`.
+    pub address: String,
+}
+
 /// What an entry means to a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
@@ -161,8 +274,22 @@ pub enum Meaning<'a> {
         follows: bool,
         /// Turns that are confirmed.
         ticket: u64,
+        /// Bytes at the end of what is decided by now that belong to a command that is not whole.
+        cut: u64,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// What a server holds.
+    Holds {
+        /// Which server.
+        client: u64,
+        /// It was not on the list.
+        is_new: bool,
+    },
+    /// A server that was on the list is not any more.
+    Out {
+        /// Which server.
+        client: u64,
     },
 }
 
@@ -177,27 +304,60 @@ pub struct Course {
     pub resigned: bool,
     /// The end of what is decided of the stream; none before its first bytes.
     pub offset: Option<u64>,
+    /// So many bytes before it belong to a command that is not whole.
+    pub cut: u64,
+    /// How often the stream has begun anew: data of before are not what it is about.
+    pub breaks: u32,
+    /// The servers, beside the leader, for which agents keep entries: by client.
+    pub holders: BTreeMap<u64, Holder>,
 }
 
 impl Course {
     /// The next entry of the group, proposed by this client through this member.
     pub fn apply<'a>(&mut self, client: u64, member: u16, entry: &'a [u8]) -> Meaning<'a> {
-        let leads = self.leader.as_ref().is_some_and(|leader| leader.client == client) && !self.resigned;
+        let is_leader = self.leader.as_ref().is_some_and(|leader| leader.client == client);
+        let leads = is_leader && !self.resigned;
         match Proposal::read(entry) {
             None => Meaning::Malformed,
-            Some(Proposal::Lead { host, address, .. }) if names::check_node(host).is_err() || !is_address(address) => {
-                Meaning::Malformed
-            }
+            Some(Proposal::Lead { host, address, .. }) if !is_place(host, address) => Meaning::Malformed,
+            Some(Proposal::Holds { holder, .. }) if !is_place(holder.host, holder.address) => Meaning::Malformed,
             Some(Proposal::Lead { term, host, address }) if term == self.term.saturating_add(1) => {
                 self.term = term;
                 self.leader = Some(Leader { client, member, host: host.into(), address: address.into() });
                 self.resigned = false;
+                self.holders.remove(&client);
+                // Nobody will ever say the rest of it.
+                self.offset = self.offset.map(|offset| offset.saturating_sub(self.cut));
+                self.cut = 0;
                 Meaning::Leads
             }
-            Some(Proposal::Stream { term, anew, start, ticket, bytes }) if term == self.term && leads => {
+            Some(Proposal::Stream { term, anew, start, ticket, cut, bytes }) if term == self.term && leads => {
                 let follows = !anew && self.offset == Some(start);
+                // A cut command begins at the earliest where the last one had ended.
+                let before = if follows { self.cut } else { 0 };
                 self.offset = Some(start.saturating_add(bytes.len() as u64));
-                Meaning::Decided { start, follows, ticket, bytes }
+                self.cut = u64::from(cut).min(before.saturating_add(bytes.len() as u64));
+                if !follows {
+                    self.breaks = self.breaks.wrapping_add(1);
+                    self.holders.values_mut().for_each(|holder| holder.is_whole = false);
+                }
+                Meaning::Decided { start, follows, ticket, cut: self.cut, bytes }
+            }
+            Some(Proposal::Holds { term, breaks, holder }) if term == self.term && !is_leader => {
+                let is_new = !self.holders.contains_key(&client);
+                if is_new && self.holders.len() >= HOLDERS_MAX {
+                    return Meaning::Void;
+                }
+                let HolderRef { index, applied, is_whole, host, address } = holder;
+                let is_whole = is_whole && breaks == self.breaks;
+                let holder = Holder { member, index, applied, is_whole, host: host.into(), address: address.into() };
+                // A server that was started anew.
+                self.holders.retain(|_, other| other.address != holder.address);
+                self.holders.insert(client, holder);
+                Meaning::Holds { client, is_new }
+            }
+            Some(Proposal::Out { term, client: which }) if leads && term == self.term || which == client => {
+                if self.holders.remove(&which).is_some() { Meaning::Out { client: which } } else { Meaning::Void }
             }
             Some(Proposal::Resign { term }) if term == self.term && leads => {
                 self.resigned = true;
@@ -207,40 +367,93 @@ impl Course {
         }
     }
 
+    /// Servers that hold everything that is decided, or will get it from their own agents; the leader is one of them.
+    #[must_use]
+    pub fn in_sync(&self) -> u64 {
+        u64::from(self.leader.is_some()) + self.holders.values().filter(|holder| holder.is_whole).count() as u64
+    }
+
+    /// The last entry that every server of the list has read; none where the leader is alone. What lies
+    /// behind it must stay with the agents.
+    #[must_use]
+    pub fn read_by_all(&self) -> Option<u64> {
+        self.holders.values().map(|holder| holder.index).min()
+    }
+
+    /// Where the last whole command ends, of what is decided.
+    #[must_use]
+    pub fn whole(&self) -> Option<u64> {
+        self.offset.map(|offset| offset.saturating_sub(self.cut))
+    }
+
     /// For servers that come later.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
-        let leader = self.leader.clone().unwrap_or(Leader { client: 0, member: 0, host: String::new(), address: String::new() });
-        let mut out = Vec::new();
-        for n in [self.term, leader.client, u64::from(leader.member), u64::from(self.resigned)] {
+        let nobody = Leader { client: 0, member: 0, host: String::new(), address: String::new() };
+        let leader = self.leader.as_ref().unwrap_or(&nobody);
+        let mut out = SNAPSHOT.to_vec();
+        let offset = self.offset.unwrap_or(u64::MAX);
+        let holders = self.holders.len() as u64;
+        for n in
+            [self.term, leader.client, leader.member.into(), self.resigned.into(), offset, self.cut, self.breaks.into(), holders]
+        {
             out.extend_from_slice(&n.to_le_bytes());
         }
-        out.extend_from_slice(&self.offset.map_or(u64::MAX, |offset| offset).to_le_bytes());
-        let host = &leader.host[..leader.host.floor_char_boundary_at(usize::from(u16::MAX))];
-        out.extend_from_slice(&(host.len() as u64).to_le_bytes());
-        out.extend_from_slice(host.as_bytes());
-        out.extend_from_slice(leader.address.as_bytes());
+        let mut kept = |bytes: &[u8]| {
+            out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            out.extend_from_slice(bytes);
+        };
+        let mut place = Vec::new();
+        write_place(&mut place, &leader.host, &leader.address);
+        kept(&place);
+        for (client, holder) in &self.holders {
+            place.clear();
+            for n in [*client, holder.member.into(), holder.index, holder.applied, holder.is_whole.into()] {
+                place.extend_from_slice(&n.to_le_bytes());
+            }
+            write_place(&mut place, &holder.host, &holder.address);
+            kept(&place);
+        }
         out
     }
 
     /// Reads a snapshot; nothing for what no server wrote, an empty one (`fide group trim`) as well: who took it for the beginning would lead beside others.
     #[must_use]
-    pub fn of_snapshot(mut bytes: &[u8]) -> Option<Self> {
-        let b = &mut bytes;
+    pub fn of_snapshot(bytes: &[u8]) -> Option<Self> {
+        let b = &mut bytes.strip_prefix(SNAPSHOT)?;
         let (term, client, member, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?);
-        let (offset, len) = (number(b)?, number(b)?);
-        let host = std::str::from_utf8(take(b, usize::try_from(len).ok()?)?).ok()?.to_owned();
-        let address = std::str::from_utf8(b).ok()?.to_owned();
-        let is_leader = term == 0 || names::check_node(&host).is_ok() && is_address(&address);
-        if term > TERM_MAX || !is_leader {
+        let (offset, cut, breaks, count) = (number(b)?, number(b)?, number(b)?, number(b)?);
+        fn kept<'a>(b: &mut &'a [u8]) -> Option<&'a [u8]> {
+            let len = small(b)?;
+            take(b, usize::try_from(len).ok()?)
+        }
+        let (host, address) = place(kept(b)?)?;
+        let is_leader = term == 0 || is_place(host, address);
+        if term > TERM_MAX || !is_leader || count > HOLDERS_MAX as u64 {
             return None;
         }
-        let leader = Leader { client, member: u16::try_from(member).ok()?, host, address };
+        let leader = Leader { client, member: u16::try_from(member).ok()?, host: host.into(), address: address.into() };
+        let mut holders = BTreeMap::new();
+        for _ in 0..count {
+            let b = &mut kept(b)?;
+            let (client, member, index) = (number(b)?, number(b)?, number(b)?);
+            let (applied, is_whole) = (number(b)?, number(b)? != 0);
+            let (host, address) = place(b)?;
+            if !is_place(host, address) {
+                return None;
+            }
+            let member = u16::try_from(member).ok()?;
+            holders.insert(client, Holder { member, index, applied, is_whole, host: host.into(), address: address.into() });
+        }
+        let offset = (offset != u64::MAX).then_some(offset);
         Some(Self {
             term,
             leader: (term > 0).then_some(leader),
             resigned: resigned != 0,
-            offset: (offset != u64::MAX).then_some(offset),
+            offset,
+            cut: cut.min(offset.unwrap_or(0)),
+            breaks: u32::try_from(breaks).ok()?,
+            holders,
         })
     }
 }
@@ -262,7 +475,7 @@ mod tests {
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
-        written(Proposal::Stream { term, anew: false, start, ticket: 7, bytes })
+        written(Proposal::Stream { term, anew: false, start, ticket: 7, cut: 0, bytes })
     }
 
     #[test]
@@ -279,14 +492,14 @@ mod tests {
         let mut course = Course::default();
         course.apply(11, 1, &lead(1));
         let (first, second) = (stream(1, 100, b"SET"), stream(1, 103, b"DEL"));
-        let decided = Meaning::Decided { start: 100, follows: false, ticket: 7, bytes: b"SET" };
+        let decided = Meaning::Decided { start: 100, follows: false, ticket: 7, cut: 0, bytes: b"SET" };
         assert_eq!(course.apply(11, 1, &first), decided);
         assert_eq!(course.apply(22, 2, &lead(2)), Meaning::Leads);
         assert_eq!(course.apply(11, 1, &second), Meaning::Void);
         assert_eq!(course.apply(11, 1, &written(Proposal::Resign { term: 1 })), Meaning::Void);
         let next = stream(2, 103, b"SADD");
         assert_eq!(course.apply(33, 3, &next), Meaning::Void, "it does not lead");
-        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 103, follows: true, ticket: 7, bytes: b"SADD" });
+        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 103, follows: true, ticket: 7, cut: 0, bytes: b"SADD" });
     }
 
     #[test]
@@ -295,8 +508,8 @@ mod tests {
         course.apply(11, 1, &lead(1));
         course.apply(11, 1, &stream(1, 0, b"SET"));
         course.apply(22, 2, &lead(2));
-        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, bytes: b"" });
-        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, bytes: b"" });
+        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, bytes: b"" });
+        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, cut: 0, bytes: b"" });
         assert_eq!(Course::of_snapshot(b""), None);
     }
 
@@ -330,7 +543,7 @@ mod tests {
     #[test]
     fn a_snapshot_that_no_server_wrote_is_none() {
         let led = Leader { client: 1, member: 1, host: "h1".into(), address: "h1:6379".into() };
-        let course = Course { term: 7, leader: Some(led.clone()), resigned: false, offset: Some(9) };
+        let course = Course { term: 7, leader: Some(led.clone()), offset: Some(9), cut: 2, breaks: 3, ..Course::default() };
         assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
         for bytes in [&b""[..], b"null", b"\0\0\0\0", &course.snapshot()[..20]] {
             assert_eq!(Course::of_snapshot(bytes), None, "{bytes:?}");
@@ -340,6 +553,63 @@ mod tests {
         assert_eq!(Course::of_snapshot(&of(Leader { address: "h1\r\n:1".into(), ..led })), None);
         // The next term of the last number would be the first one.
         assert_eq!(Course::of_snapshot(&Course { term: u64::MAX, ..course }.snapshot()), None);
+    }
+
+    fn holds(server: u32, term: u64, breaks: u32, index: u64, is_whole: bool) -> Vec<u8> {
+        let address = format!("10.0.0.{server}:6379");
+        let holder = HolderRef { index, applied: 9, is_whole, host: "h", address: &address };
+        written(Proposal::Holds { term, breaks, holder })
+    }
+
+    #[test]
+    fn a_server_that_says_it_is_whole_counts_until_it_is_taken_out_or_the_data_are_others() {
+        let mut course = Course::default();
+        course.apply(11, 1, &lead(1));
+        course.apply(11, 1, &stream(1, 0, b"SET"));
+        let breaks = course.breaks;
+        assert_eq!((course.in_sync(), course.read_by_all()), (1, None));
+        assert_eq!(course.apply(11, 1, &holds(1, 1, breaks, 2, true)), Meaning::Void, "the leader is in it anyway");
+        assert_eq!(course.apply(22, 2, &holds(2, 0, breaks, 2, true)), Meaning::Void, "of another term");
+        assert_eq!(course.apply(22, 2, &holds(2, 1, breaks, 2, false)), Meaning::Holds { client: 22, is_new: true });
+        assert_eq!((course.in_sync(), course.read_by_all()), (1, Some(2)), "its entries are kept, and it could not lead");
+        assert_eq!(course.apply(22, 2, &holds(2, 1, breaks, 3, true)), Meaning::Holds { client: 22, is_new: false });
+        course.apply(33, 3, &holds(3, 1, breaks, 2, true));
+        assert_eq!((course.in_sync(), course.read_by_all()), (3, Some(2)));
+        assert_eq!(course.apply(22, 2, &written(Proposal::Out { term: 1, client: 33 })), Meaning::Void, "not its word");
+        assert_eq!(course.apply(11, 1, &written(Proposal::Out { term: 1, client: 33 })), Meaning::Out { client: 33 });
+        assert_eq!((course.in_sync(), course.read_by_all()), (2, Some(3)));
+        // Who follows goes on when another leads; who has led is out, whose last entries nobody may have had.
+        course.apply(22, 2, &lead(2));
+        assert_eq!((course.in_sync(), course.read_by_all()), (1, None));
+        course.apply(33, 3, &holds(3, 2, breaks, 9, true));
+        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, bytes: b"" });
+        course.apply(22, 2, &anew);
+        assert_eq!((course.in_sync(), course.breaks), (1, breaks + 1));
+        // What was said before that was known is not of these data.
+        course.apply(33, 3, &holds(3, 2, breaks, 10, true));
+        assert_eq!(course.in_sync(), 1);
+        course.apply(33, 3, &holds(3, 2, breaks + 1, 11, true));
+        assert_eq!(course.in_sync(), 2);
+        assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course));
+    }
+
+    #[test]
+    fn a_command_that_its_leader_did_not_finish_is_void() {
+        let mut course = Course::default();
+        let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, bytes });
+        course.apply(11, 1, &lead(1));
+        course.apply(11, 1, &piece(1, 0, 0, b"SET"));
+        course.apply(11, 1, &piece(1, 3, 2, b"DELSE"));
+        assert_eq!((course.offset, course.whole()), (Some(8), Some(6)));
+        course.apply(11, 1, &piece(1, 8, 5, b"T 1"));
+        assert_eq!((course.offset, course.whole()), (Some(11), Some(6)), "it goes on");
+        course.apply(22, 2, &lead(2));
+        assert_eq!((course.offset, course.cut), (Some(6), 0));
+        let next = piece(2, 6, 0, b"GET");
+        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 6, follows: true, ticket: 7, cut: 0, bytes: b"GET" });
+        // No more can be cut than there is since the last whole one.
+        course.apply(22, 2, &piece(2, 9, 99, b"SET"));
+        assert_eq!((course.offset, course.whole()), (Some(12), Some(9)));
     }
 
     #[test]
@@ -353,7 +623,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..6) {
+        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..10) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

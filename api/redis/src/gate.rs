@@ -22,6 +22,8 @@ const HELD_MAX: usize = 1 << 20;
 const KEPT_ROOM: usize = 64 << 10;
 /// A client that the server has closed, and that reads nothing, is given this long.
 const LINGER: Duration = Duration::from_secs(10);
+/// While so much of the stream waits for the group, clients that are owed replies are not read from.
+const BEHIND: usize = 1 << 20;
 /// Descriptors are kept in pieces, which are made when they are needed.
 const CHUNK: usize = 1 << 10;
 const CHUNKS: usize = 1 << 10;
@@ -111,11 +113,26 @@ struct Turn {
     replies: Vec<(i32, u64)>,
 }
 
+/// What [`Gate::take`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The last turn that is confirmed by what was taken.
+    pub ticket: Option<u64>,
+    /// There is something to propose.
+    pub is_any: bool,
+    /// The last bytes that were taken are of a command that goes on: so many; none: no command has ended since the stream is caught.
+    pub cut: Option<u64>,
+}
+
 /// What the group is asked about, in the order of turns.
 #[derive(Debug, Default)]
 struct Flow {
-    /// Of the server's stream, what was not taken yet.
+    /// Of the server's stream, what was not taken yet, behind what was.
     stream: Vec<u8>,
+    taken: usize,
+    /// Ends of turns, where commands end, of what was not taken; the last one of what was.
+    ends: VecDeque<u64>,
+    end: Option<u64>,
     /// Bytes of it, since it is caught.
     caught: u64,
     /// It has a gap: no turn can be confirmed any more.
@@ -136,6 +153,7 @@ pub struct Gate {
     highest: AtomicI32,
     touched: Mutex<Vec<i32>>,
     flow: Mutex<Flow>,
+    is_behind: AtomicBool,
 }
 
 impl Default for Gate {
@@ -147,7 +165,15 @@ impl Default for Gate {
             highest: AtomicI32::new(-1),
             touched: Mutex::default(),
             flow: Mutex::default(),
+            is_behind: AtomicBool::new(false),
         }
+    }
+}
+
+impl Flow {
+    /// Bytes of the stream that were not taken.
+    fn waiting(&self) -> usize {
+        self.stream.len() - self.taken
     }
 }
 
@@ -183,6 +209,7 @@ impl Gate {
                 if self.source.load(Ordering::Acquire) == fd {
                     parts.iter().for_each(|part| flow.stream.extend_from_slice(part));
                     flow.caught += len as u64;
+                    self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
                 }
                 Some(len.cast_signed())
             }
@@ -246,13 +273,17 @@ impl Gate {
             })
             .collect();
         let mut flow = lock(&self.flow);
+        if flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0 {
+            let end = flow.caught;
+            flow.ends.push_back(end);
+        }
         if !replies.is_empty() && !flow.is_broken {
             flow.ticket += 1;
             let (ticket, end) = (flow.ticket, flow.caught);
             flow.ended.push_back((ticket, end));
             flow.turns.push_back(Turn { ticket, replies });
         }
-        !flow.ended.is_empty() || !flow.stream.is_empty() || flow.is_broken
+        !flow.ended.is_empty() || flow.waiting() > 0 || flow.is_broken
     }
 
     /// The turn that has not ended yet.
@@ -348,19 +379,47 @@ impl Gate {
         self.source.store(-1, Ordering::Release);
     }
 
-    /// Appends what was caught, at most `max` bytes: the last turn that this confirms, and whether there is something to propose. A turn is confirmed by what
-    /// holds all of its stream.
-    pub fn take(&self, out: &mut Vec<u8>, max: usize) -> (Option<u64>, bool) {
+    /// Appends what was caught, at most `max` bytes. A turn is confirmed by what holds all of its stream.
+    pub fn take(&self, out: &mut Vec<u8>, max: usize) -> Taken {
         let mut flow = lock(&self.flow);
-        let len = flow.stream.len().min(max);
-        out.extend(flow.stream.drain(..len));
-        let proposed = flow.caught - flow.stream.len() as u64;
+        let len = flow.waiting().min(max);
+        out.extend_from_slice(&flow.stream[flow.taken..flow.taken + len]);
+        flow.taken += len;
+        if flow.waiting() == 0 {
+            flow.stream.clear();
+            flow.taken = 0;
+            // One large command is no reason to keep its room.
+            flow.stream.shrink_to(BEHIND);
+        } else if flow.taken >= BEHIND.max(flow.waiting()) {
+            let taken = std::mem::take(&mut flow.taken);
+            flow.stream.drain(..taken);
+        }
+        self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
+        let proposed = flow.caught - flow.waiting() as u64;
+        while let Some(end) = flow.ends.pop_front_if(|end| *end <= proposed) {
+            flow.end = Some(end);
+        }
         let mut ticket = None;
         while let Some((next, _)) = flow.ended.front().filter(|(_, end)| *end <= proposed && !flow.is_broken) {
             ticket = Some(*next);
             flow.ended.pop_front();
         }
-        (ticket, len > 0 || ticket.is_some())
+        let cut = if proposed == 0 { None } else { flow.end.map(|end| proposed - end) };
+        Taken { ticket, is_any: len > 0 || ticket.is_some(), cut }
+    }
+
+    /// So much of the stream waits that clients are to send no more.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client waits for replies: it is not read from while this server is behind.
+    #[must_use]
+    pub fn is_owed(&self, fd: i32) -> bool {
+        let Some(slot) = self.slot(fd).filter(|slot| slot.kind.load(Ordering::Acquire) == kind::CLIENT) else { return false };
+        let held = lock(&slot.held);
+        held.end() > held.ready
     }
 
     /// Turns up to this one are confirmed: what was written in them leaves. Clients that do not take all of it are added to `slow`.

@@ -1,13 +1,15 @@
 //! What has the group open, and the thread for it: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
 //! while it follows, and finds out what the server should be.
 
-use crate::course::{Course, Leader, Meaning, Proposal};
-use crate::replication::{self, Account, Counted, Followed, Sync};
+use crate::copies::Copies;
+use crate::course::{Course, HolderRef, Leader, Meaning, Proposal};
+use crate::feed::{Feed, MEMORY_MAX};
+use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Role, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
 use fide_client::{Client, Resources, TargetState};
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -20,10 +22,12 @@ use std::time::{Duration, Instant};
 const PIECE_MAX: usize = 60_000;
 /// Proposals under way; what comes meanwhile is proposed together.
 const PENDING_MAX: usize = 3;
-/// Decided bytes that wait while this host's server loads its data.
-const KEPT_MAX: usize = 256 << 20;
-/// The leader tells the agents what later servers need, so that they keep no more, every so many bytes of entries.
-const SNAPSHOT_EVERY: usize = 512 << 10;
+/// A server says what it has read after so many bytes of the stream, or so much time.
+const SAY_AFTER_BYTES: usize = 128 << 10;
+const SAY_AFTER: Duration = Duration::from_millis(100);
+/// A server that is in sync has at most so many bytes to apply; it comes in with at most so many.
+const TO_APPLY_MAX: u64 = MEMORY_MAX as u64;
+const TO_APPLY_FIRST: u64 = 1 << 20;
 /// A leader that lost its member leads again if nobody else does.
 const LEAD_AGAIN: Duration = Duration::from_secs(1);
 /// A leader whose host is no member of the group for so long tells its clients so.
@@ -33,9 +37,6 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 /// A server is told that its replica has its stream at least, and at most, this often.
 const ACK_MAX: Duration = Duration::from_secs(1);
 const ACK_MIN: Duration = Duration::from_millis(10);
-/// The leader tells them so, too, when entries came for so long: the state that others begin from
-/// may be one that no server wrote.
-const SNAPSHOT_AFTER: Duration = Duration::from_secs(10);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -56,20 +57,22 @@ pub struct Settings {
     pub port: u16,
     /// Where clients come in: its port and that for TLS.
     pub ports: Vec<u16>,
-    /// Writes are refused while fewer members of the group live.
-    pub min_members: u64,
+    /// Writes are refused while fewer servers hold everything, this one included.
+    pub min_copies: u64,
+    /// A server that has read nothing for so long, while there is something to read, is not in sync any more.
+    pub lag_max: Duration,
+    /// The server's directory.
+    pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
     pub lineage: PathBuf,
-    /// For replication.
-    pub account: Account,
 }
 
 /// This host's server gets its data, from another thread.
 struct Syncing {
     is_over: Arc<AtomicBool>,
     result: mpsc::Receiver<io::Result<Followed>>,
-    kept: VecDeque<(u64, Vec<u8>)>,
-    kept_bytes: usize,
+    /// What is decided meanwhile.
+    feed: Feed,
 }
 
 enum State {
@@ -82,16 +85,15 @@ enum State {
         result: mpsc::Receiver<Result<(), String>>,
     },
     Syncing(Syncing),
-    /// Its data contain what was decided up to `data`, at least, if the leader's term has not ended before that was decided: then it must begin anew.
+    /// Its data contain what was decided up to [`Feed::data`], at least, if the leader's term has not ended before that was decided: then it must begin anew.
     Following {
         link: TcpStream,
-        fed: u64,
-        data: u64,
+        feed: Feed,
     },
     /// The server becomes a primary; its stream goes on behind `position`, or it has data of its own. Its link stays until it has read all.
     TakingOver {
         position: Option<u64>,
-        _link: Option<TcpStream>,
+        rest: Option<(TcpStream, Feed)>,
         since: Instant,
     },
     Leading {
@@ -100,6 +102,8 @@ enum State {
         proposed: u64,
         /// Turns that were.
         ticket: u64,
+        /// What came before the stream was caught, while no command has ended since.
+        before: u64,
         acked: Instant,
         acked_offset: u64,
     },
@@ -118,8 +122,8 @@ pub struct Worker {
     course: Course,
     state: State,
     members: Vec<u16>,
-    /// This leader's process has ended.
-    ended: Option<u64>,
+    /// Of the servers that lead or are on the list: whose process has ended.
+    ended: BTreeSet<u64>,
     /// Since when the group has no leader.
     headless: Option<Instant>,
     /// Since when this host is no member, while this server leads.
@@ -132,9 +136,11 @@ pub struct Worker {
     is_whole: bool,
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
-    unsaved: usize,
-    /// When the last state was kept.
-    saved: Instant,
+    copies: Copies,
+    /// Bytes of the stream that were read since this server has said what it has, when that was, and for which term.
+    unsaid: usize,
+    said: Option<Instant>,
+    said_term: u64,
     /// Why the leader is not followed; empty: it is.
     distrusts: String,
     /// The log was told of entries that no server proposed.
@@ -197,7 +203,7 @@ fn go_on(place: &Place, say: &mut impl FnMut(String)) {
             }
         };
         let is_lost = lock(place).as_mut().is_none_or(|worker| {
-            worker.stop();
+            worker.wait_for_the_agent();
             worker.is_lost
         });
         say(why);
@@ -212,6 +218,7 @@ fn go_on(place: &Place, say: &mut impl FnMut(String)) {
             }
         }
         say(String::new());
+        lock(place).iter().for_each(Worker::follows_again);
     }
 }
 
@@ -284,7 +291,7 @@ impl Worker {
             course: Course::default(),
             state: State::Nothing { since: Instant::now() },
             members: Vec::new(),
-            ended: None,
+            ended: BTreeSet::new(),
             headless: None,
             outside: None,
             asked_term: 0,
@@ -292,8 +299,10 @@ impl Worker {
             forced: None,
             is_whole: false,
             is_lost: false,
-            unsaved: 0,
-            saved: Instant::now(),
+            copies: Copies::new(Instant::now()),
+            unsaid: 0,
+            said: None,
+            said_term: 0,
             distrusts: String::new(),
             has_warned: false,
             unkept: None,
@@ -317,12 +326,26 @@ impl Worker {
         Ok(())
     }
 
+    /// A server that follows keeps its data and its place in the log: it goes on from there when its agent is back.
+    fn wait_for_the_agent(&mut self) {
+        if self.is_lost || !matches!(self.state, State::Following { .. }) {
+            self.stop();
+        }
+    }
+
+    fn follows_again(&self) {
+        if let (State::Following { .. }, Some(leader)) = (&self.state, &self.course.leader) {
+            self.shared.to_server.push(ToServer::Be(Role::Follows(leader.address.clone())));
+        }
+    }
+
     fn turn(&mut self) -> Result<(), String> {
         self.shared.to_group.bell.hush();
         while let Some(asked) = self.shared.to_group.pop() {
             self.asked(&asked)?;
         }
         self.synced();
+        self.give();
         self.keep_source()?;
         self.exchange()?;
         self.ask_agent()?;
@@ -330,6 +353,8 @@ impl Worker {
             self.verdict(&event);
         }
         self.look_for_a_leader()?;
+        self.say_what_is_held()?;
+        self.take_off_the_list()?;
         self.step_down()?;
         self.show();
         self.failed.take().map_or(Ok(()), Err)
@@ -379,8 +404,15 @@ impl Worker {
             State::Following { link, .. } => link.as_raw_fd(),
             _ => -1,
         };
+        // Its server takes no more for now.
+        let full = match &self.state {
+            State::Following { link, feed } | State::TakingOver { rest: Some((link, feed)), .. } if feed.waits() => {
+                Some(link.as_raw_fd())
+            }
+            _ => None,
+        };
         let readable = [self.shared.to_group.bell.fd(), group, self.fide.as_raw_fd(), other].map(|fd| (fd, libc::POLLIN));
-        let writable = self.slow.iter().map(|fd| (*fd, libc::POLLOUT));
+        let writable = self.slow.iter().copied().chain(full).map(|fd| (fd, libc::POLLOUT));
         let fds = readable.into_iter().chain(writable).map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
         Waits { fds: fds.collect(), timeout_ms: if self.group.pending() > 0 { 2 } else { 50 } }
     }
@@ -402,7 +434,7 @@ impl Worker {
     /// Whether this server has everything that is decided, and nothing else.
     fn is_in_sync(&self) -> bool {
         match &self.state {
-            State::Following { data, .. } => self.course.offset.is_some_and(|offset| offset >= *data),
+            State::Following { feed, .. } => self.course.offset.is_some_and(|offset| Some(offset) >= feed.data()),
             State::Leading { .. } => true,
             _ => false,
         }
@@ -435,7 +467,7 @@ impl Worker {
             self.propose(Proposal::Resign { term })?;
         }
         let leads = self.course.leader.as_ref().is_some_and(|leader| {
-            !self.course.resigned && self.ended != Some(leader.client) && self.members.contains(&leader.member)
+            !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
         });
         let is_forced = self.forced == Some(0);
         if leads && !is_forced {
@@ -457,11 +489,15 @@ impl Worker {
             if is_forced {
                 self.forced = Some(term);
             }
-            let host = self.host.clone();
-            let address = self.settings.address.clone().unwrap_or_else(|| format!("{host}:{}", self.settings.port));
+            let (host, address) = (self.host.clone(), self.address());
             self.propose(Proposal::Lead { term, host: &host, address: &address })?;
         }
         Ok(())
+    }
+
+    /// Where other servers reach this one.
+    fn address(&self) -> String {
+        self.settings.address.clone().unwrap_or_else(|| format!("{}:{}", self.host, self.settings.port))
     }
 
     fn asked(&mut self, asked: &ToGroup) -> Result<(), String> {
@@ -495,7 +531,7 @@ impl Worker {
     /// The server is a primary: its stream is read from here on.
     fn lead(&mut self, position: Option<u64>) -> Result<(), String> {
         let from = position.map(|offset| (self.id.as_str(), offset));
-        let attached = replication::attach(&self.settings.own, &self.settings.account, from);
+        let attached = replication::attach(&self.settings.own, &self.shared.accounts().own, from);
         let (mut source, sync) = attached.map_err(|e| format!("this server's own stream: {e}"))?;
         let anew = sync != Sync::Continues;
         let read = match (sync, position) {
@@ -512,15 +548,17 @@ impl Worker {
         source.get_ref().stream.set_nonblocking(true).map_err(text)?;
         let (term, now) = (self.course.term, Instant::now());
         self.confirmed = 0;
-        // Even if it is empty, so that all know where the stream begins.
+        // Even if it is empty, so that all know where the stream begins. Where commands end in it is known later.
         let mut proposed = read;
         let mut anew = anew;
         for piece in first.chunks(PIECE_MAX).chain(first.is_empty().then_some(&[][..])) {
-            self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, bytes: piece })?;
+            let cut = narrow(proposed + piece.len() as u64 - read);
+            self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, cut, bytes: piece })?;
             anew = false;
             proposed += piece.len() as u64;
         }
-        self.state = State::Leading { source, proposed, ticket: 0, acked: now, acked_offset: 0 };
+        let before = first.len() as u64;
+        self.state = State::Leading { source, proposed, ticket: 0, before, acked: now, acked_offset: 0 };
         let fd = self.group.as_fd().try_clone_to_owned().map_err(text)?;
         self.shared.to_server.push(ToServer::Lead(fd));
         Ok(())
@@ -547,12 +585,14 @@ impl Worker {
         let (tell, result) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, shared) = (is_over.clone(), self.shared.clone());
-        let (account, id) = (self.settings.account.clone(), self.id.clone());
+        let (account, id) = (self.shared.accounts().of_others, self.id.clone());
         std::thread::spawn(move || {
             let _ = tell.send(replication::give_data(&listener, &leader.address, &account, &id, &over));
             shared.to_group.bell.ring();
         });
-        self.state = State::Syncing(Syncing { is_over, result, kept: VecDeque::new(), kept_bytes: 0 });
+        let feed = Feed::new(self.course.offset, self.settings.dir.clone());
+        self.said = None;
+        self.state = State::Syncing(Syncing { is_over, result, feed });
     }
 
     fn stop(&mut self) {
@@ -572,23 +612,27 @@ impl Worker {
     fn event(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Entry(entry) => {
-                self.unsaved += entry.bytes.len();
                 let mut course = std::mem::take(&mut self.course);
-                let (decided, former_term) = (course.offset, course.term);
+                let former_term = course.term;
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
+                let is_stream = matches!(meaning, Meaning::Decided { .. } | Meaning::Leads);
                 match meaning {
                     Meaning::Void => {}
                     Meaning::Malformed => self.warn_of_malformed(&entry),
                     Meaning::Leads if self.is_own() => self.leads(former_term),
-                    Meaning::Leads => self.has_leader(decided),
+                    Meaning::Leads => self.has_leader(),
                     Meaning::Resigned if self.is_own() => self.stop(),
                     Meaning::Resigned => {}
-                    Meaning::Decided { start, follows, ticket, bytes } => self.decided(start, follows, ticket, bytes),
+                    Meaning::Decided { start, follows, ticket, cut, bytes } => self.decided(start, follows, ticket, cut, bytes),
+                    // Its process is watched, too.
+                    Meaning::Holds { is_new, .. } => self.unmonitored |= is_new,
+                    Meaning::Out { client } => self.is_out(client),
                 }
-                if (self.unsaved >= SNAPSHOT_EVERY || self.saved.elapsed() >= SNAPSHOT_AFTER) && self.is_own() {
-                    (self.unsaved, self.saved) = (0, Instant::now());
-                    self.unkept = Some((entry.index, self.course.snapshot()));
+                let leads = self.is_own();
+                self.copies.read(&self.course, entry.index, entry.bytes.len(), is_stream, leads, Instant::now());
+                if leads && let Some(dropped) = self.copies.to_drop(&self.course) {
+                    self.unkept = Some(dropped);
                 }
             }
             Event::Snapshot { bytes, .. } => {
@@ -599,11 +643,11 @@ impl Worker {
                         .into());
                 };
                 self.course = course;
+                self.copies = Copies::new(Instant::now());
                 self.follow();
                 self.unmonitored = true;
             }
             Event::Members(members) => {
-                self.shared.members.store(members.len() as u64, Ordering::Relaxed);
                 self.members = members;
             }
             Event::Refused { why, .. } => return Err(why),
@@ -624,12 +668,16 @@ impl Worker {
     }
 
     /// Another server leads.
-    fn has_leader(&mut self, decided: Option<u64>) {
+    fn has_leader(&mut self) {
         self.headless = None;
         self.unmonitored = true;
+        self.copies.has_leader();
+        if let State::Following { feed, .. } = &mut self.state {
+            feed.drop_cut();
+        }
         match &self.state {
             // The next leader had all that this server has.
-            State::Following { fed, data, .. } if fed >= data && decided == Some(*fed) => {
+            State::Following { feed, .. } if feed.whole() >= feed.data() && self.course.offset == feed.whole() => {
                 let address = self.course.leader.as_ref().map(|leader| leader.address.clone()).unwrap_or_default();
                 self.shared.to_server.push(ToServer::Be(Role::Follows(address)));
             }
@@ -647,39 +695,116 @@ impl Worker {
             return;
         }
         self.is_whole = true;
+        self.unmonitored = true;
+        self.copies.has_leader();
         let now = Instant::now();
-        let (position, link) = match std::mem::replace(&mut self.state, State::Nothing { since: now }) {
-            State::Following { fed, link, .. } => (Some(fed), Some(link)),
+        let (position, rest) = match std::mem::replace(&mut self.state, State::Nothing { since: now }) {
+            State::Following { mut feed, link } => {
+                feed.drop_cut();
+                (feed.whole(), Some((link, feed)))
+            }
             other => {
                 self.state = other;
                 self.stop();
                 (None, None)
             }
         };
-        self.state = State::TakingOver { position, _link: link, since: now };
+        self.state = State::TakingOver { position, rest, since: now };
         self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
     }
 
-    fn decided(&mut self, start: u64, follows: bool, ticket: u64, bytes: &[u8]) {
-        match &mut self.state {
+    fn decided(&mut self, start: u64, follows: bool, ticket: u64, cut: u64, bytes: &[u8]) {
+        self.unsaid += bytes.len() + 1;
+        let pushed = match &mut self.state {
             State::Leading { .. } => {
                 self.confirmed = self.confirmed.max(ticket);
+                return;
             }
-            State::Following { link, fed, .. } => {
-                let is_fed = follows && feed(link, fed, start, bytes).is_ok();
-                if !is_fed {
-                    self.follow();
-                }
-            }
-            State::Syncing(syncing) => {
-                syncing.kept_bytes += bytes.len();
-                syncing.kept.push_back((start, bytes.to_vec()));
-                if !follows || syncing.kept_bytes > KEPT_MAX {
-                    self.follow();
-                }
-            }
-            _ => {}
+            State::Following { link, feed } if follows => feed.push(start, cut, bytes).and_then(|()| feed.give(link).map(drop)),
+            State::Syncing(syncing) if follows => syncing.feed.push(start, cut, bytes),
+            State::Following { .. } | State::Syncing(_) => Err(io::Error::other("the leader has other data now")),
+            _ => return,
+        };
+        if let Err(e) = pushed {
+            self.begins_anew(&e);
         }
+    }
+
+    /// This host's server cannot go on with the data that it has, or gets.
+    fn begins_anew(&mut self, why: &io::Error) {
+        self.shared.to_server.push(ToServer::Warn(format!("this server begins with a copy of all data: {why}")));
+        self.follow();
+    }
+
+    /// What waits for this host's server, as far as it takes it.
+    fn give(&mut self) {
+        let given = match &mut self.state {
+            State::Following { link, feed } | State::TakingOver { rest: Some((link, feed)), .. } => feed.give(link),
+            _ => return,
+        };
+        if let Err(e) = given
+            && matches!(self.state, State::Following { .. })
+        {
+            self.begins_anew(&e);
+        }
+    }
+
+    /// A server is off the list: of its own word, or the leader's.
+    fn is_out(&mut self, client: u64) {
+        if client == self.group.client() {
+            self.said = None;
+        }
+    }
+
+    /// What other servers and the agents have to know of this one while it follows: what it has read, and whether it could lead.
+    fn say_what_is_held(&mut self) -> Result<(), String> {
+        let applied = self.shared.applied.load(Ordering::Relaxed);
+        let (is_synced, whole, data) = match &self.state {
+            State::Syncing(syncing) => (false, syncing.feed.whole(), None),
+            State::Following { feed, .. } => (self.is_in_sync(), feed.whole(), feed.data()),
+            _ => return Ok(()),
+        };
+        let runs = self.group.standing().is_some_and(|standing| standing.stage == Stage::Running);
+        if !runs || self.group.pending() > 0 || self.course.term == 0 {
+            return Ok(());
+        }
+        let own = self.course.holders.get(&self.group.client());
+        let was_whole = own.is_some_and(|own| own.is_whole);
+        let to_apply = whole.unwrap_or(0).saturating_sub(applied);
+        let is_whole = is_synced && Some(applied) >= data && to_apply <= if was_whole { TO_APPLY_MAX } else { TO_APPLY_FIRST };
+        if was_whole && is_synced && !is_whole {
+            // All others wait for it, up to a limit: then the leader takes it off the list.
+            return Ok(());
+        }
+        let is_due =
+            self.unsaid > 0 && (self.unsaid >= SAY_AFTER_BYTES || self.said.is_none_or(|said| said.elapsed() >= SAY_AFTER));
+        let is_news = own.is_none() || is_whole != was_whole || self.said_term != self.course.term;
+        let is_asked = self.said.is_some_and(|said| said.elapsed() < SAY_AFTER) && self.said_term == self.course.term;
+        if !(is_due || is_news && !is_asked) {
+            return Ok(());
+        }
+        (self.unsaid, self.said, self.said_term) = (0, Some(Instant::now()), self.course.term);
+        let (host, address) = (self.host.clone(), self.address());
+        let holder = HolderRef { index: self.group.index(), applied, is_whole, host: &host, address: &address };
+        self.propose(Proposal::Holds { term: self.course.term, breaks: self.course.breaks, holder })
+    }
+
+    /// While this server leads: others that are gone, or do not go on, are no copies.
+    fn take_off_the_list(&mut self) -> Result<(), String> {
+        if !matches!(self.state, State::Leading { .. }) || self.members.is_empty() {
+            return Ok(());
+        }
+        let (members, ended) = (&self.members, &self.ended);
+        let is_gone = |client: u64, member: u16| ended.contains(&client) || !members.contains(&member);
+        let term = self.course.term;
+        for client in self.copies.to_take_off(&self.course, is_gone, self.settings.lag_max, Instant::now()) {
+            if let Some(holder) = self.course.holders.get(&client) {
+                let what = format!("{} ({}) is not in sync: it is gone, or does not go on", holder.host, holder.address);
+                self.shared.to_server.push(ToServer::Warn(what));
+            }
+            self.propose(Proposal::Out { term, client })?;
+        }
+        Ok(())
     }
 
     /// This host's server has its data, or could not get them.
@@ -690,7 +815,6 @@ impl Worker {
                 // Another one leads meanwhile, who is asked about.
                 Ok(_) if self.course.leader.as_ref() != Some(leader) => self.follow(),
                 Ok(Ok(())) => {
-                    self.distrusts.clear();
                     let leader = leader.clone();
                     self.get_data(leader);
                 }
@@ -705,17 +829,25 @@ impl Worker {
                 Err(mpsc::TryRecvError::Empty) => {}
             },
             State::Syncing(syncing) => match syncing.result.try_recv() {
-                Ok(Ok(Followed { mut stream, offset })) => {
-                    let kept = std::mem::take(&mut syncing.kept);
-                    let mut fed = offset;
-                    let all = kept.into_iter().try_for_each(|(start, bytes)| feed(&mut stream, &mut fed, start, &bytes));
-                    if all.is_ok() {
-                        self.state = State::Following { link: stream, fed, data: offset };
-                    } else {
-                        self.follow();
+                Ok(Ok(Followed { stream, offset })) => {
+                    let mut feed = std::mem::replace(&mut syncing.feed, Feed::new(None, PathBuf::new()));
+                    match feed.has_data(offset).and_then(|()| feed.give(&stream)) {
+                        Ok(_) => {
+                            self.said = None;
+                            self.state = State::Following { link: stream, feed };
+                        }
+                        Err(e) => self.begins_anew(&e),
                     }
                 }
-                Ok(Err(_)) | Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
+                Ok(Err(e)) => {
+                    let why = format!("this server does not get the leader's data: {e}");
+                    if self.distrusts != why {
+                        self.shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
+                        self.distrusts = why;
+                    }
+                    self.state = State::Nothing { since: Instant::now() };
+                }
+                Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
                 Err(mpsc::TryRecvError::Empty) => {}
             },
             State::Following { link, .. } if has_hung_up(link) => self.follow(),
@@ -745,17 +877,27 @@ impl Worker {
     fn propose_stream(&mut self) -> Result<(), String> {
         let term = self.course.term;
         let mut piece = std::mem::take(&mut self.piece);
-        while self.group.pending() < PENDING_MAX {
-            let State::Leading { proposed, ticket, .. } = &mut self.state else { break };
+        while self.group.pending() < PENDING_MAX && self.copies.has_room() {
+            let State::Leading { proposed, ticket, before, .. } = &mut self.state else { break };
             piece.clear();
-            let (turn, is_any) = self.shared.gate.take(&mut piece, PIECE_MAX);
-            if !is_any {
+            let taken = self.shared.gate.take(&mut piece, PIECE_MAX);
+            if !taken.is_any {
                 break;
             }
-            *ticket = turn.unwrap_or(*ticket);
+            *ticket = taken.ticket.unwrap_or(*ticket);
             let (start, ticket) = (*proposed, *ticket);
             *proposed += piece.len() as u64;
-            self.propose(Proposal::Stream { term, anew: false, start, ticket, bytes: &piece })?;
+            let cut = narrow(match taken.cut {
+                Some(cut) => {
+                    *before = 0;
+                    cut
+                }
+                None => {
+                    *before += piece.len() as u64;
+                    *before
+                }
+            });
+            self.propose(Proposal::Stream { term, anew: false, start, ticket, cut, bytes: &piece })?;
         }
         self.piece = piece;
         Ok(())
@@ -763,19 +905,20 @@ impl Worker {
 
     // ---- verdicts -------------------------------------------------------------------------------------------------------
 
-    fn target(&self) -> Option<String> {
-        let leader = self.course.leader.as_ref()?;
-        Some(format!("{}@{}", self.settings.name, leader.host))
-    }
-
-    /// The leader's process is monitored: its certain end is known at once.
+    /// The leader's and the others' processes are monitored: their certain end is known at once.
     fn monitor(&mut self) {
-        let Some(target) = self.target() else { return };
-        let client = self.course.leader.as_ref().map(|leader| leader.client);
-        if let Ok(monitored) = self.fide.monitor(&target, Resources::default())
-            && monitored.state == Some(TargetState::Ended)
-        {
-            self.ended = client;
+        let leader = self.course.leader.iter().map(|leader| (leader.client, leader.host.clone()));
+        let holders = self.course.holders.iter().map(|(client, holder)| (*client, holder.host.clone()));
+        let own = self.group.client();
+        let watched: Vec<(u64, String)> = leader.chain(holders).filter(|(client, _)| *client != own).collect();
+        self.ended.retain(|client| watched.iter().any(|(of, _)| of == client));
+        for (client, host) in watched {
+            let target = format!("{}@{host}", self.settings.name);
+            if let Ok(monitored) = self.fide.monitor(&target, Resources::default())
+                && monitored.state == Some(TargetState::Ended)
+            {
+                self.ended.insert(client);
+            }
         }
     }
 
@@ -785,9 +928,13 @@ impl Worker {
         }
         if let fide_client::Event::Failure(verdict) = event
             && verdict.grade == fide_client::wire::verdict::Grade::Certain
-            && verdict.subject.name == self.target().as_deref().map(Into::into)
+            && let Some(name) = &verdict.subject.name
         {
-            self.ended = self.course.leader.as_ref().map(|leader| leader.client);
+            let is_it = |host: &str| **name == *format!("{}@{host}", self.settings.name);
+            let leader = self.course.leader.iter().filter(|leader| is_it(&leader.host)).map(|leader| leader.client);
+            let holders = self.course.holders.iter().filter(|(_, holder)| is_it(&holder.host)).map(|(client, _)| *client);
+            let ended: Vec<u64> = leader.chain(holders).collect();
+            self.ended.extend(ended);
         }
     }
 
@@ -798,6 +945,8 @@ impl Worker {
         seen.members = self.members.len() as u64;
         seen.pending = self.group.pending() as u64;
         seen.in_sync = self.is_in_sync();
+        seen.copies = self.course.in_sync();
+        self.shared.copies.store(seen.copies, Ordering::Relaxed);
         let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
         if seen.leader != leader {
             leader.clone_into(&mut seen.leader);
@@ -850,17 +999,9 @@ fn has_hung_up(link: &TcpStream) -> bool {
     got == 0 || got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
 }
 
-/// The part of these bytes that the server has not got.
-fn feed(link: &mut TcpStream, fed: &mut u64, start: u64, bytes: &[u8]) -> io::Result<()> {
-    if start > *fed {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let known = usize::try_from(*fed - start).unwrap_or(usize::MAX);
-    if let Some(new) = bytes.get(known..) {
-        link.write_all(new)?;
-        *fed += new.len() as u64;
-    }
-    Ok(())
+/// More than fits is cut off at as much: nothing is whole then.
+fn narrow(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@
 //! | file | |
 //! |---|---|
 //! | `course.rs` | what entries mean; pure |
+//! | `copies.rs` | which entries agents must keep for servers, and which servers lag; pure |
+//! | `feed.rs` | decided bytes on their way to a server that follows |
 //! | `group.rs` | the thread that proposes, applies entries, and decides what this server should be |
 //! | `replication.rs` | Redis' replication protocol, both sides |
 //! | `server.rs` | the server's main thread: what it is, and which commands are refused |
@@ -23,7 +25,9 @@
 
 pub mod api;
 mod calls;
+pub mod copies;
 pub mod course;
+pub mod feed;
 pub mod gate;
 pub mod group;
 mod interpose;

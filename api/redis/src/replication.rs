@@ -20,6 +20,15 @@ pub struct Account {
     pub password: String,
 }
 
+/// As what this module comes to servers.
+#[derive(Clone, Debug, Default)]
+pub struct Accounts {
+    /// To those of other hosts.
+    pub of_others: Account,
+    /// To its own.
+    pub own: Account,
+}
+
 fn wrong(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

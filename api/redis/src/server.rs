@@ -8,7 +8,7 @@ use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
 use crate::calls;
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
-use crate::replication::Account;
+use crate::replication::{Account, Accounts};
 use crate::shared::{Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// These read or write data, too.
@@ -24,8 +24,13 @@ const EXTRA: [&str; 10] =
     ["multi", "watch", "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro", "publish", "spublish"];
 /// The group decides who leads.
 const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
-/// How often it is looked whether all of the server's stream was caught.
+/// How often it is looked whether all of the server's stream was caught, and at settings that may change.
 const CHECK: Duration = Duration::from_secs(1);
+/// How often a server that follows looks how far it is, at most: that takes some µs.
+const LOOK: Duration = Duration::from_millis(5);
+/// A server that has not gone on for so long is not in sync any more, unless `lag-max` says otherwise.
+const LAG_MAX_MS: u64 = 2_000;
+const LAG_MAX_LEAST_MS: u64 = 300;
 
 /// Each command that the filter knows, and whether a primary never sends it to replicas.
 static COMMANDS: OnceLock<HashMap<Vec<u8>, bool>> = OnceLock::new();
@@ -43,6 +48,8 @@ struct Server {
     /// Something waits until the server has loaded its data.
     is_loading: bool,
     checked: Instant,
+    /// When it was looked how far this server is.
+    looked: Instant,
 }
 
 struct Main {
@@ -81,11 +88,15 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-members N]";
+    const USAGE: &str =
+        "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
-        if !["group", "address", "name", "socket", "min-members"].contains(&key.as_str()) {
+        if key == "min-members" {
+            return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
+        }
+        if !["group", "address", "name", "socket", "min-copies", "lag-max"].contains(&key.as_str()) {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -105,8 +116,16 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         Some(_) if bind.split_whitespace().any(any) => "127.0.0.1",
         Some(first) => first.trim_start_matches('-'),
     };
-    let min_members = given.get("min-members").map_or(Ok(0), |text| text.parse());
-    let min_members = min_members.map_err(|_| format!("min-members {} is no number: {USAGE}", given["min-members"]))?;
+    let number = |key: &str, otherwise: u64| {
+        let parsed = given.get(key).map_or(Ok(otherwise), |text| text.parse::<u64>());
+        parsed.map_err(|_| format!("{key} {} is no number: {USAGE}", given[key]))
+    };
+    let (min_copies, lag_max_ms) = (number("min-copies", 0)?, number("lag-max", LAG_MAX_MS)?);
+    if lag_max_ms < LAG_MAX_LEAST_MS {
+        return Err(format!(
+            "lag-max {lag_max_ms}: a healthy server says only every 100 ms what it has: at least {LAG_MAX_LEAST_MS}"
+        ));
+    }
     let announced = setting(api, "replica-announce-ip");
     let address = given.get("address").map(|text| (*text).to_owned());
     let address = address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}")));
@@ -120,11 +139,24 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         own: format!("{own}:{port}"),
         port,
         ports: [port, setting(api, "tls-port").parse().unwrap_or(0)].into_iter().filter(|port| *port > 0).collect(),
-        min_members,
+        min_copies,
+        lag_max: Duration::from_millis(lag_max_ms),
+        dir: PathBuf::from(setting(api, "dir")),
         lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
-        account: Account { user: setting(api, "masteruser"), password: setting(api, "masterauth") },
         group,
     })
+}
+
+/// What this server shows others, and itself, as its settings are now.
+fn accounts(api: Api) -> Accounts {
+    let of_others = Account { user: setting(api, "masteruser"), password: setting(api, "masterauth") };
+    let required = setting(api, "requirepass");
+    let own = if required.is_empty() || !of_others.user.is_empty() {
+        of_others.clone()
+    } else {
+        Account { user: String::new(), password: required }
+    };
+    Accounts { of_others, own }
 }
 
 /// The commands that read or write data, by what the server says of its commands.
@@ -157,8 +189,10 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
+    *shared.accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(api);
+    let now = Instant::now();
     let server =
-        Server { role, group: None, take_over: None, may_be_replaced: false, is_loading: false, checked: Instant::now() };
+        Server { role, group: None, take_over: None, may_be_replaced: false, is_loading: false, checked: now, looked: now };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
@@ -194,16 +228,16 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
             let known = COMMANDS.get().and_then(|commands| commands.get(&*room));
             known.is_some_and(|is_read| *is_read || !main.is_replica.get())
         }
-        || main.leads.get() && lacks_members() && is_write(name);
+        || main.leads.get() && lacks_copies() && is_write(name);
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
     }
 }
 
-/// Fewer members of the group live than writes shall be decided by.
-fn lacks_members() -> bool {
-    SETTINGS.get().is_some_and(|settings| settings.min_members > shared().members.load(Ordering::Relaxed))
+/// Fewer servers hold everything than writes shall be held by.
+fn lacks_copies() -> bool {
+    SETTINGS.get().is_some_and(|settings| settings.min_copies > shared().copies.load(Ordering::Relaxed))
 }
 
 /// Whether a command may write, as far as its name says.
@@ -225,10 +259,10 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
     with(|s| match &s.role {
         Role::Follows(leader) => api.error(&format!("READONLY fide: {leader} leads")),
         Role::Waits(why) => api.error(&format!("NOREPLICAS fide: {why}")),
-        Role::Leads if lacks_members() => api.error(&format!(
-            "NOREPLICAS fide: {} members of the group live, and min-members is {}",
-            shared().members.load(Ordering::Relaxed),
-            SETTINGS.get().map_or(0, |settings| settings.min_members)
+        Role::Leads if lacks_copies() => api.error(&format!(
+            "NOREPLICAS fide: {} servers hold all data, this one included, and min-copies is {}: FIDE STATUS says which",
+            shared().copies.load(Ordering::Relaxed),
+            SETTINGS.get().map_or(0, |settings| settings.min_copies)
         )),
         // Its transaction began before.
         Role::Leads => api.error("TRYAGAIN fide: this server leads now"),
@@ -239,15 +273,29 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
 unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _data: *mut c_void) {
     /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
     const AFTER: u64 = 1;
-    if sub == AFTER && main().leads.get() && with(|s| s.checked.elapsed() >= CHECK) {
+    if sub == AFTER && with(|s| s.checked.elapsed() >= CHECK) {
         with(|s| s.checked = Instant::now());
-        check_stream();
+        *shared().accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(main().api);
+        if main().leads.get() {
+            check_stream();
+        }
+    }
+    if main().is_replica.get() && with(|s| s.looked.elapsed() >= LOOK) {
+        with(|s| s.looked = Instant::now());
+        look_at_applied();
     }
     let is_loading = main().api.is_loading();
     if !is_loading && with(|s| std::mem::take(&mut s.is_loading)) {
         shared().to_server.bell.ring();
     }
     try_take_over();
+}
+
+/// How far this server is, for the others.
+fn look_at_applied() -> Option<u64> {
+    let applied = main().api.replication(c"slave_repl_offset");
+    shared().applied.store(applied.unwrap_or(0), Ordering::Relaxed);
+    applied
 }
 
 /// All replies that wait rest on it: what was caught is what the server counts.
@@ -381,7 +429,7 @@ fn replicate(host: &str, port: &str) {
 /// As soon as everything that is decided was applied.
 fn try_take_over() {
     let Some(offset) = with(|s| s.take_over) else { return };
-    let applied = main().api.replication(c"slave_repl_offset");
+    let applied = look_at_applied();
     if offset > 0 && applied.is_none_or(|applied| applied < offset) {
         shared().to_server.bell.ring(); // its link is read in the next turn
         return;
@@ -404,6 +452,7 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
         ("proposals_under_way", seen.pending),
         ("replies_waiting", waits),
         ("in_sync", u64::from(seen.in_sync)),
+        ("copies", seen.copies),
     ];
     // SAFETY: as the server calls it.
     unsafe { api::info(ctx, &texts, &numbers) };
@@ -420,12 +469,12 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         ["status"] => {
             let seen = shared().seen();
             let role = with(|s| in_words(&s.role));
-            api.array(10);
+            api.array(12);
             for (name, text) in [("role", &role), ("leader", &seen.leader)] {
                 api.bytes(name.as_bytes());
                 api.bytes(text.as_bytes());
             }
-            for (name, number) in [("term", seen.term), ("entries", seen.index), ("in-sync", u64::from(seen.in_sync))] {
+            for (name, number) in [("term", seen.term), ("entries", seen.index), ("in-sync", u64::from(seen.in_sync)), ("copies", seen.copies)] {
                 api.bytes(name.as_bytes());
                 api.number(number as i64);
             }

@@ -1,6 +1,7 @@
 //! What the server's main thread and the thread of the group tell each other.
 
 use crate::gate::Gate;
+use crate::replication::Accounts;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -126,8 +127,12 @@ pub struct Shared {
     pub origin: AtomicU64,
     /// Tells groups of this name apart; 0: not known yet.
     pub generation: AtomicU64,
-    /// Members of the group that live.
-    pub members: AtomicU64,
+    /// Servers that hold everything that is decided, as far as the group knows.
+    pub copies: AtomicU64,
+    /// Bytes of the stream that this server has applied, while it follows.
+    pub applied: AtomicU64,
+    /// As what this module comes to servers: as their settings were a second ago, at most.
+    pub accounts: Mutex<Accounts>,
     /// For INFO.
     pub seen: Mutex<Seen>,
 }
@@ -147,6 +152,8 @@ pub struct Seen {
     pub pending: u64,
     /// This server has all that is decided.
     pub in_sync: bool,
+    /// Servers that have, or will get it from their own agents.
+    pub copies: u64,
 }
 
 impl Shared {
@@ -159,9 +166,17 @@ impl Shared {
             gate: Gate::default(),
             origin: AtomicU64::new(0),
             generation: AtomicU64::new(0),
-            members: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            applied: AtomicU64::new(0),
+            accounts: Mutex::default(),
             seen: Mutex::default(),
         })
+    }
+
+    /// As what this module comes to servers.
+    #[must_use]
+    pub fn accounts(&self) -> Accounts {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What was seen last.

@@ -53,7 +53,7 @@ fn catch(gate: &Gate) -> (TcpStream, i32) {
 
 fn all(gate: &Gate) -> (Option<u64>, Vec<u8>) {
     let mut out = Vec::new();
-    (gate.take(&mut out, usize::MAX).0, out)
+    (gate.take(&mut out, usize::MAX).ticket, out)
 }
 
 #[test]
@@ -91,17 +91,18 @@ fn a_turn_is_confirmed_by_what_holds_all_of_its_stream() {
     write(&gate, source, b"0123456789").unwrap();
     gate.end_turn();
     let mut out = Vec::new();
-    assert_eq!(gate.take(&mut out, 4), (None, true));
-    assert_eq!(gate.take(&mut out, 4), (None, true));
-    assert_eq!(gate.take(&mut out, 4), (Some(1), true));
-    assert_eq!(gate.take(&mut out, 4), (None, false));
+    let mut take = || gate.take(&mut out, 4);
+    assert_eq!(take(), Taken { ticket: None, is_any: true, cut: None });
+    assert_eq!(take(), Taken { ticket: None, is_any: true, cut: None });
+    assert_eq!(take(), Taken { ticket: Some(1), is_any: true, cut: Some(0) });
+    assert_eq!(take(), Taken { ticket: None, is_any: false, cut: Some(0) });
     assert_eq!((out.as_slice(), gate.caught()), (&b"0123456789"[..], Some(10)));
     // A stream that has ended confirms nothing any more.
     write(&gate, source, b"lost").unwrap();
     close_as_server(&gate, source);
     write(&gate, fd, b"b").unwrap();
     assert!(gate.end_turn());
-    assert_eq!((gate.take(&mut out, 100).0, gate.caught()), (None, None));
+    assert_eq!((gate.take(&mut out, 100).ticket, gate.caught()), (None, None));
     gate.cut();
     close_as_server(&gate, fd);
 }
@@ -243,7 +244,7 @@ proptest! {
                     }
                 }
                 4 => {
-                    if let Some(ticket) = gate.take(&mut taken, len).0 {
+                    if let Some(ticket) = gate.take(&mut taken, len).ticket {
                         prop_assert!(ends[ticket as usize].1 <= taken.len(), "all of the turn's stream is proposed");
                         proposed = ticket;
                     }

@@ -1,0 +1,102 @@
+//! Redis servers under loads that fill the machine: whatever is answered is on other servers, and when the leading one is killed another leads at once.
+
+use crate::common::{until, wait_for};
+use crate::e2e_lab::redis::{Client, Servers, ask, server};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Clients, bytes of each value, values of one pipeline.
+struct Load {
+    clients: usize,
+    size: usize,
+    pipeline: usize,
+}
+
+const LOADS: [Load; 6] = [
+    Load { clients: 1, size: 200_000, pipeline: 1 },
+    Load { clients: 2, size: 500_000, pipeline: 1 },
+    Load { clients: 10, size: 20_000, pipeline: 1 },
+    Load { clients: 4, size: 10_000, pipeline: 1 },
+    Load { clients: 2, size: 10_000, pipeline: 100 },
+    Load { clients: 1, size: 3_000_000, pipeline: 4 },
+];
+/// How long each load goes on before its server is killed.
+const LASTS: Duration = Duration::from_millis(1500);
+
+/// Keys that were written and answered.
+fn write(mut client: Client, load: &Load, name: &str, is_over: &AtomicBool, answered: &AtomicU64) -> Vec<String> {
+    let value = "v".repeat(load.size);
+    let mut keys = Vec::new();
+    for round in 0.. {
+        let keys_of_round: Vec<String> = (0..load.pipeline).map(|n| format!("{name}:{round}:{n}")).collect();
+        for key in &keys_of_round {
+            if client.say(&["SET", key, &value]).is_err() {
+                return keys;
+            }
+        }
+        for key in keys_of_round {
+            match client.hear() {
+                Ok(reply) if reply == "+OK" => keys.push(key),
+                _ => return keys,
+            }
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    keys
+}
+
+#[test]
+fn a_leader_that_is_killed_under_full_load_loses_nothing_and_another_leads() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    for (round, load) in LOADS.iter().enumerate() {
+        let leader = wait_for("a server leads", || of.leader());
+        until("all are in sync", || of.status(leader).contains("copies :3"));
+        let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut in_sync = Vec::new();
+        let began = Instant::now();
+        let (keys, killed) = std::thread::scope(|scope| {
+            let of = &mut of;
+            let clients = (0..load.clients).map(|n| {
+                let client = Client::open(&of.w, leader).unwrap();
+                let (is_over, answered, name) = (&is_over, &answered, format!("{round}:{n}"));
+                scope.spawn(move || write(client, load, &name, is_over, answered))
+            });
+            let clients: Vec<_> = clients.collect();
+            while began.elapsed() < LASTS {
+                in_sync.push(of.status(leader).split("copies :").nth(1).and_then(|n| n[..1].parse::<u32>().ok()).unwrap_or(0));
+                // Sleep: interval of the samples.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            of.kill(leader);
+            let killed = Instant::now();
+            is_over.store(true, Ordering::Relaxed);
+            let keys: Vec<String> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+            (keys, killed)
+        });
+        let next = wait_for("another leads", || {
+            (1..=3).filter(|host| *host != leader).find(|host| ask(&of.w, *host, "SET probe 1") == "+OK")
+        });
+        let took = killed.elapsed();
+        let mut client = Client::open(&of.w, next).unwrap();
+        let size = format!(":{}", load.size);
+        let lost = keys.iter().filter(|key| client.ask(&format!("STRLEN {key}")).unwrap() != size).count();
+        let samples = in_sync.len();
+        let all = in_sync.iter().filter(|copies| **copies == 3).count();
+        println!(
+            "{} clients × {} B × {}: {} answered ({:.1} MB/s), {lost} lost, all in sync in {all} of {samples} samples, another leads after {took:?}",
+            load.clients,
+            load.size,
+            load.pipeline,
+            keys.len(),
+            (keys.len() * load.size) as f64 / 1e6 / LASTS.as_secs_f64()
+        );
+        assert_eq!(lost, 0);
+        client.ask("FLUSHALL").unwrap();
+        of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
+        of.is_ready(leader);
+    }
+    of.agree();
+}
