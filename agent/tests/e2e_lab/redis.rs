@@ -327,37 +327,84 @@ fn what_no_server_proposes_or_keeps_ends_none() {
     assert!(of.status(1).contains("this server leads"));
 }
 
-/// All agents end at once and come back, while the servers run: of a durable group they go on,
-/// without an operator.
-#[test]
-fn servers_of_a_durable_group_go_on_when_all_its_agents_were_killed() {
+/// Servers of a group that the agents begin by themselves, with nobody's command.
+fn of_the_configuration(hosts: u16, durable: bool) -> Option<Servers> {
     if !available() {
-        return;
+        return None;
     }
-    let block = |_| {
-        "[[group]]\nname = \"orders\"\nhosts = [\"h1\", \"h2\", \"h3\"]\npolicy = \"trust-contract\"\ndurable = true\n".to_owned()
-    };
-    let Some(w) = Setup::hosts(3).extra(block).up() else { return };
+    let names = (1..=hosts).map(|host| format!("\"h{host}\"")).collect::<Vec<_>>().join(", ");
+    let block =
+        move |_| format!("[[group]]\nname = \"orders\"\nhosts = [{names}]\npolicy = \"trust-contract\"\ndurable = {durable}\n");
+    let w = Setup::hosts(hosts).extra(block).up()?;
     let mut of = Servers { w, servers: Vec::new(), _pins: None, witnesses: None };
-    for host in 1..=3 {
+    for host in 1..=hosts {
         of.servers.push(Some(server(&of.w, host, &[])));
         of.is_ready(host);
     }
-    let mut counted = 0;
-    for _ in 0..3 {
-        let leader = wait_for("one leads", || of.leader());
-        let mut client = Client::open(&of.w, leader).unwrap();
-        for _ in 0..50 {
-            counted += 1;
-            assert_eq!(client.ask("INCR n").unwrap(), format!(":{counted}"), "what was answered is there, once");
+    Some(of)
+}
+
+/// All agents end at once and come back, while the servers run: they go on without an operator, also where the group begins anew with an empty log.
+#[test]
+fn servers_go_on_when_all_agents_were_killed() {
+    for durable in [true, false] {
+        let Some(mut of) = of_the_configuration(3, durable) else { return };
+        let mut counted = 0;
+        for round in 0..3 {
+            let leader = wait_for("one leads", || of.leader());
+            let mut client = Client::open(&of.w, leader).unwrap();
+            for _ in 0..50 {
+                counted += 1;
+                assert_eq!(client.ask("INCR n").unwrap(), format!(":{counted}"), "what was answered is there, once");
+            }
+            (1..=3).for_each(|host| of.w.kill_agent(host));
+            // Nothing is decided now, so nothing is answered.
+            let answer = client.ask("GET n");
+            assert!(!answer.as_ref().is_ok_and(|answer| answer.starts_with(':')), "{answer:?}");
+            let since = Instant::now();
+            (1..=3).for_each(|host| of.w.start(host));
+            let n: i64 = wait_for("one answers", || (1..=3).find_map(|host| ask(&of.w, host, "GET n").parse().ok()));
+            println!("durable {durable}, round {round}: answered {:?} after the agents' start", since.elapsed());
+            assert_eq!(n, counted);
+            (1..=3).for_each(|host| of.is_ready(host));
+            of.agree();
         }
-        (1..=3).for_each(|host| of.w.kill_agent(host));
-        // Nothing is decided now, so nothing is answered.
-        let answer = client.ask("GET n");
-        assert!(!answer.as_ref().is_ok_and(|answer| answer.starts_with(':')), "{answer:?}");
-        (1..=3).for_each(|host| of.w.start(host));
-        (1..=3).for_each(|host| of.is_ready(host));
     }
+}
+
+/// A group that begins anew: an empty server that is there first does not lead, nor does one that had not everything.
+#[test]
+fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
+    let Some(mut of) = of_the_configuration(3, false) else { return };
+    assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    of.agree();
+    until("all hold everything", || of.status(1).contains("copies :3"));
+    // Of the last set, h3's server is gone with its data, and an empty one comes for it.
+    of.kill(3);
+    until("two hold everything", || of.status(1).contains("copies :2"));
+    (1..=3).for_each(|host| of.w.kill_agent(host));
+    of.servers[2] = Some(server(&of.w, 3, &[]));
+    (1..=3).for_each(|host| of.w.start(host));
+    (1..=3).for_each(|host| of.is_ready(host));
+    let leader = of.leader().unwrap();
+    assert!(leader != 3 && ask(&of.w, leader, "GET key") == "value", "h{leader}");
+    of.agree();
+    // Now one of the last set does not come back: nobody drops anything, until an operator says so.
+    until("all hold everything", || of.status(leader).contains("copies :3"));
+    assert_eq!(ask(&of.w, leader, "SET key 2"), "+OK");
+    of.agree();
+    (1..=3).for_each(|host| of.w.kill_agent(host));
+    of.kill(leader);
+    of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
+    (1..=3).for_each(|host| of.w.start(host));
+    let others: Vec<u16> = (1..=3).filter(|host| *host != leader).collect();
+    for host in &others {
+        until("it says what it waits for", || of.status(*host).contains("is missing: FIDE LEAD FORCE"));
+    }
+    assert_eq!(of.leader(), None);
+    assert_eq!(ask(&of.w, others[0], "FIDE LEAD FORCE"), "+OK");
+    (1..=3).for_each(|host| of.is_ready(host));
+    assert_eq!(ask(&of.w, of.leader().unwrap(), "GET key"), "2");
     of.agree();
 }
 

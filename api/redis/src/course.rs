@@ -8,6 +8,7 @@
 //! anew    u8 6  as stream
 //! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
 //! out     u8 8  u64 term  u64 client
+//! has     u8 9  u64 term  u64 former  u64 offset  u16 length, set  u16 length, host  text address
 //! ```
 //! Numbers are little-endian. An entry counts if its term is the one at its own place in the log: what a former leader has proposed and was decided behind
 //! its successor's entry is void to all, also to itself. A term has one leader, because `lead` counts for the next term only, once.
@@ -16,6 +17,11 @@
 //! The leader, and each server whose last `holds` says that it is whole: by then its process has every decided byte up to this entry, and its agent keeps
 //! the entries behind it until the server has read them, because the leader lets agents drop no entry that a server of the list has not read
 //! ([`Course::read_by_all`]). So each server of the set can lead at once. `out` takes one off the list, on the leader's word or on its own.
+//!
+//! # A group that begins anew
+//! Before the first `lead` each server says what it has of a former group of this name (`has`): whose generation, how far, and which servers were in its
+//! in-sync set. Where all of the last set have spoken, the one with the most leads ([`Course::heir`]); its data are of that former group, and others of it may
+//! be replaced by them ([`Course::origin`]).
 //!
 //! # Commands that are cut
 //! A stream entry says how many of its last bytes belong to a command, or a transaction, that goes on in the next one (`cut`). If the next leader
@@ -81,6 +87,21 @@ pub enum Proposal<'a> {
         breaks: u32,
         /// What it holds.
         holder: HolderRef<'a>,
+    },
+    /// What a server has of a former group, before any leads.
+    Has {
+        /// The former group's last term.
+        term: u64,
+        /// Its generation; 0: nothing.
+        former: u64,
+        /// The bytes of its stream that this server has applied.
+        offset: u64,
+        /// The addresses of its last in-sync set, one a line.
+        set: &'a str,
+        /// This server's host.
+        host: &'a str,
+        /// Where others reach it.
+        address: &'a str,
     },
     /// A server is not in sync.
     Out {
@@ -172,6 +193,13 @@ impl<'a> Proposal<'a> {
                 let (host, address) = place(bytes)?;
                 Some(Self::Holds { term, breaks, holder: HolderRef { index, applied, is_whole, host, address } })
             }
+            9 => {
+                let (former, offset) = (number(&mut bytes)?, number(&mut bytes)?);
+                let len = take(&mut bytes, 2)?;
+                let set = std::str::from_utf8(take(&mut bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?).ok()?;
+                let (host, address) = place(bytes)?;
+                Some(Self::Has { term, former, offset, set, host, address })
+            }
             8 => {
                 let client = number(&mut bytes)?;
                 bytes.is_empty().then_some(Self::Out { term, client })
@@ -202,6 +230,14 @@ impl<'a> Proposal<'a> {
                 [holder.index, holder.applied].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
                 out.push(u8::from(holder.is_whole));
                 write_place(out, holder.host, holder.address);
+            }
+            Self::Has { term, former, offset, set, host, address } => {
+                out.push(9);
+                [term, former, offset].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+                let set = &set[..set.floor_char_boundary_at(usize::from(u16::MAX))];
+                out.extend_from_slice(&(set.len() as u16).to_le_bytes());
+                out.extend_from_slice(set.as_bytes());
+                write_place(out, host, address);
             }
             Self::Out { term, client } => {
                 out.push(8);
@@ -255,6 +291,27 @@ pub struct Holder {
     pub address: String,
 }
 
+/// What a server has of a former group: [`Proposal::Has`], kept until one leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    former: u64,
+    term: u64,
+    offset: u64,
+    set: Vec<String>,
+    address: String,
+}
+
+/// Who is to lead a group first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heir {
+    /// No server has anything of a former group.
+    None,
+    /// Servers of the former group's last in-sync set have not spoken: those at these addresses.
+    Waits(Vec<String>),
+    /// This client has the most.
+    Is(u64),
+}
+
 /// What an entry means to a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
@@ -278,6 +335,11 @@ pub enum Meaning<'a> {
         cut: u64,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// What a server has of a former group.
+    Claims {
+        /// Which server.
+        client: u64,
     },
     /// What a server holds.
     Holds {
@@ -310,6 +372,10 @@ pub struct Course {
     pub breaks: u32,
     /// The servers, beside the leader, for which agents keep entries: by client.
     pub holders: BTreeMap<u64, Holder>,
+    /// Before a server leads: what each has of a former group, by client.
+    pub claims: BTreeMap<u64, Claim>,
+    /// The generation of the former group from which the first leader's data came; 0: none.
+    pub origin: u64,
 }
 
 impl Course {
@@ -325,6 +391,10 @@ impl Course {
                 self.term = term;
                 self.leader = Some(Leader { client, member, host: host.into(), address: address.into() });
                 self.resigned = false;
+                if let Some(claim) = self.claims.remove(&client) {
+                    self.origin = claim.former;
+                }
+                self.claims.clear();
                 self.holders.remove(&client);
                 // Nobody will ever say the rest of it.
                 self.offset = self.offset.map(|offset| offset.saturating_sub(self.cut));
@@ -359,6 +429,19 @@ impl Course {
             Some(Proposal::Out { term, client: which }) if leads && term == self.term || which == client => {
                 if self.holders.remove(&which).is_some() { Meaning::Out { client: which } } else { Meaning::Void }
             }
+            Some(Proposal::Has { term, former, offset, set, host, address }) if self.term == 0 => {
+                let set: Vec<String> = set.lines().map(str::to_owned).collect();
+                let is_set = set.len() <= HOLDERS_MAX + 1 && set.iter().all(|address| is_address(address));
+                if !is_place(host, address) || !is_set {
+                    return Meaning::Malformed;
+                }
+                if self.claims.len() >= HOLDERS_MAX && !self.claims.contains_key(&client) {
+                    return Meaning::Void;
+                }
+                self.claims.retain(|_, other| other.address != address);
+                self.claims.insert(client, Claim { former, term, offset, set, address: address.into() });
+                Meaning::Claims { client }
+            }
             Some(Proposal::Resign { term }) if term == self.term && leads => {
                 self.resigned = true;
                 Meaning::Resigned
@@ -386,6 +469,29 @@ impl Course {
         self.offset.map(|offset| offset.saturating_sub(self.cut))
     }
 
+    /// Who is to lead first: of the newest former group, who has the most of its last term.
+    #[must_use]
+    pub fn heir(&self) -> Heir {
+        let newest = self.claims.values().map(|claim| claim.former).max().unwrap_or(0);
+        let of_newest = || self.claims.iter().filter(|(_, claim)| claim.former == newest);
+        let Some((client, most)) = of_newest().max_by_key(|(client, claim)| (claim.term, claim.offset, **client)) else {
+            return Heir::None;
+        };
+        if newest == 0 {
+            return Heir::None;
+        }
+        let has_spoken = |address: &String| of_newest().any(|(_, claim)| claim.address == *address);
+        let missing: Vec<String> = most.set.iter().filter(|address| !has_spoken(address)).cloned().collect();
+        if missing.is_empty() { Heir::Is(*client) } else { Heir::Waits(missing) }
+    }
+
+    /// The addresses of the in-sync set, one a line.
+    #[must_use]
+    pub fn set(&self) -> String {
+        let whole = self.holders.values().filter(|holder| holder.is_whole).map(|holder| holder.address.as_str());
+        self.leader.iter().map(|leader| leader.address.as_str()).chain(whole).collect::<Vec<_>>().join("\n")
+    }
+
     /// For servers that come later.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
@@ -393,10 +499,9 @@ impl Course {
         let leader = self.leader.as_ref().unwrap_or(&nobody);
         let mut out = SNAPSHOT.to_vec();
         let offset = self.offset.unwrap_or(u64::MAX);
-        let holders = self.holders.len() as u64;
-        for n in
-            [self.term, leader.client, leader.member.into(), self.resigned.into(), offset, self.cut, self.breaks.into(), holders]
-        {
+        let (member, resigned) = (leader.member.into(), self.resigned.into());
+        let (breaks, holders) = (self.breaks.into(), self.holders.len() as u64);
+        for n in [self.term, leader.client, member, resigned, offset, self.cut, breaks, self.origin, holders] {
             out.extend_from_slice(&n.to_le_bytes());
         }
         let mut kept = |bytes: &[u8]| {
@@ -422,7 +527,8 @@ impl Course {
     pub fn of_snapshot(bytes: &[u8]) -> Option<Self> {
         let b = &mut bytes.strip_prefix(SNAPSHOT)?;
         let (term, client, member, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?);
-        let (offset, cut, breaks, count) = (number(b)?, number(b)?, number(b)?, number(b)?);
+        let (offset, cut, breaks) = (number(b)?, number(b)?, number(b)?);
+        let (origin, count) = (number(b)?, number(b)?);
         fn kept<'a>(b: &mut &'a [u8]) -> Option<&'a [u8]> {
             let len = small(b)?;
             take(b, usize::try_from(len).ok()?)
@@ -454,6 +560,8 @@ impl Course {
             cut: cut.min(offset.unwrap_or(0)),
             breaks: u32::try_from(breaks).ok()?,
             holders,
+            claims: BTreeMap::new(),
+            origin,
         })
     }
 }
@@ -594,6 +702,35 @@ mod tests {
     }
 
     #[test]
+    fn of_a_former_group_who_has_the_most_leads_when_all_of_its_last_set_have_spoken() {
+        let mut course = Course::default();
+        let has = |server: u32, former: u64, term: u64, offset: u64, set: &[u32]| {
+            let at = |server: &u32| format!("10.0.0.{server}:6379");
+            let (set, address) = (set.iter().map(at).collect::<Vec<_>>().join("\n"), at(&server));
+            written(Proposal::Has { term, former, offset, set: &set, host: "h", address: &address })
+        };
+        assert_eq!(course.heir(), Heir::None);
+        course.apply(44, 4, &has(4, 0, 0, 0, &[]));
+        assert_eq!(course.heir(), Heir::None, "it has nothing");
+        // An older group, and one that was not up to date.
+        course.apply(55, 5, &has(5, 6, 9, 999, &[5]));
+        course.apply(22, 2, &has(2, 7, 3, 100, &[1, 2]));
+        assert_eq!(course.heir(), Heir::Waits(vec!["10.0.0.1:6379".into()]));
+        course.apply(33, 3, &has(3, 7, 2, 500, &[2, 3]));
+        assert_eq!(course.heir(), Heir::Waits(vec!["10.0.0.1:6379".into()]), "its term was an earlier one");
+        course.apply(11, 1, &has(1, 7, 3, 104, &[1, 2]));
+        assert_eq!(course.heir(), Heir::Is(11));
+        for set in ["nowhere", "10.0.0.1:6379\r\n:"] {
+            let hostile = Proposal::Has { term: 3, former: 9, offset: 0, set, host: "h", address: "h:1" };
+            assert_eq!(course.clone().apply(66, 6, &written(hostile)), Meaning::Malformed, "{set:?}");
+        }
+        course.apply(11, 1, &lead(1));
+        assert_eq!((course.origin, course.heir()), (7, Heir::None));
+        assert_eq!(course.apply(22, 2, &has(2, 7, 3, 100, &[1, 2])), Meaning::Void, "one leads");
+        assert_eq!(Course::of_snapshot(&course.snapshot()).map(|course| course.origin), Some(7));
+    }
+
+    #[test]
     fn a_command_that_its_leader_did_not_finish_is_void() {
         let mut course = Course::default();
         let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, bytes });
@@ -635,6 +772,8 @@ mod tests {
             }
             let mut course = Course::default();
             course.apply(1, 1, &bytes);
+            // No state is written before a server leads.
+            course.claims.clear();
             prop_assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course));
             let _ = Course::of_snapshot(&bytes);
         }

@@ -2,7 +2,7 @@
 //! while it follows, and finds out what the server should be.
 
 use crate::copies::Copies;
-use crate::course::{Course, HolderRef, Leader, Meaning, Proposal};
+use crate::course::{Course, Heir, HolderRef, Leader, Meaning, Proposal};
 use crate::feed::{Feed, MEMORY_MAX};
 use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Role, Shared, ToGroup, ToServer};
@@ -37,6 +37,10 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 /// A server is told that its replica has its stream at least, and at most, this often.
 const ACK_MAX: Duration = Duration::from_secs(1);
 const ACK_MIN: Duration = Duration::from_millis(10);
+/// In a new group the first server leads, if no other has said by then that it has data of a former one.
+const OTHERS_MAY_SPEAK: Duration = Duration::from_millis(500);
+/// A server that the group has left applies what it was given within this time.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -65,6 +69,15 @@ pub struct Settings {
     pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
     pub lineage: PathBuf,
+}
+
+/// What this server has of a group that has ended.
+#[derive(Clone, Debug)]
+pub struct Former {
+    generation: u64,
+    term: u64,
+    offset: u64,
+    set: String,
 }
 
 /// This host's server gets its data, from another thread.
@@ -130,6 +143,13 @@ pub struct Worker {
     outside: Option<Instant>,
     asked_term: u64,
     resigned_term: u64,
+    /// Of the group before this one, if this server has it whole.
+    former: Option<Former>,
+    /// This server has said what it has of it, and when that was decided.
+    has_claimed: bool,
+    claimed: Option<Instant>,
+    /// The group has ended, and one of its name has begun.
+    is_former: bool,
     /// An operator wants this server to lead: the term that was asked for, once it was.
     forced: Option<u64>,
     /// The server's data contain all that was decided, since it led last.
@@ -178,12 +198,15 @@ pub fn run(settings: &Settings, shared: &Arc<Shared>, place: &Place) {
             said = why;
         }
     };
+    let mut former = None;
     loop {
-        match Worker::new(settings.clone(), shared.clone()) {
+        match Worker::new(settings.clone(), shared.clone(), former.clone()) {
             Ok(worker) => {
                 *lock(place) = Some(worker);
                 go_on(place, &mut say);
-                *lock(place) = None;
+                // The lock is not held while this server applies what it has.
+                let worker = lock(place).take();
+                former = worker.and_then(Worker::leaves).or(former);
             }
             Err(why) => say(why),
         }
@@ -215,6 +238,9 @@ fn go_on(place: &Place, say: &mut impl FnMut(String)) {
             match lock(place).as_mut().map(Worker::reconnect) {
                 Some(Err(why)) => say(why),
                 _ => break,
+            }
+            if lock(place).as_ref().is_none_or(|worker| worker.is_former) {
+                return;
             }
         }
         say(String::new());
@@ -264,7 +290,7 @@ fn generation(settings: &Settings) -> Result<u64, String> {
 }
 
 impl Worker {
-    fn new(settings: Settings, shared: Arc<Shared>) -> Result<Self, String> {
+    fn new(settings: Settings, shared: Arc<Shared>, former: Option<Former>) -> Result<Self, String> {
         let fide = Client::open(settings.socket.as_deref()).map_err(text)?;
         if let Err(e) = fide.join(&settings.name, 0) {
             return Err(format!("its end would not be noticed: {} cannot be joined: {e}", settings.name));
@@ -296,6 +322,10 @@ impl Worker {
             outside: None,
             asked_term: 0,
             resigned_term: 0,
+            former: former.filter(|former| former.generation != generation),
+            has_claimed: false,
+            claimed: None,
+            is_former: false,
             forced: None,
             is_whole: false,
             is_lost: false,
@@ -317,13 +347,77 @@ impl Worker {
     }
 
     fn reconnect(&mut self) -> Result<(), String> {
-        self.group.reconnect().map_err(text)?;
+        if let Err(e) = self.group.reconnect() {
+            // The agent knows another generation of it.
+            let known = generation(&self.settings).ok();
+            self.is_former = known.is_some_and(|known| known != self.shared.generation.load(Ordering::Relaxed));
+            return Err(text(e));
+        }
         self.fide.reconnect().map_err(text)?;
         self.members.clear();
         (self.headless, self.failed, self.unkept, self.steps_down) = (None, None, None, None);
         self.distrusts.clear();
         self.monitor();
         Ok(())
+    }
+
+    /// The group is not there any more: what this server has of it, once it has applied what it was given.
+    fn leaves(mut self) -> Option<Former> {
+        let generation = self.shared.generation.load(Ordering::Relaxed);
+        let is_whole = self.is_whole || self.is_in_sync();
+        let whole = match &self.state {
+            State::Following { feed, .. } => feed.whole(),
+            _ => None,
+        };
+        if let Some(whole) = whole {
+            let until = Instant::now() + DRAIN_MAX;
+            while self.shared.applied.load(Ordering::Relaxed) < whole && Instant::now() < until {
+                self.give();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // The server says where it is some time after it has ended to lead.
+        std::thread::sleep(AGAIN);
+        self.stop();
+        let offset = self.shared.applied.load(Ordering::Relaxed);
+        let has_all = is_whole && whole.is_none_or(|whole| offset >= whole);
+        (has_all && self.course.term > 0).then(|| Former { generation, term: self.course.term, offset, set: self.course.set() })
+    }
+
+    /// Before a server leads: what this one has of a former group.
+    fn claim(&mut self) -> Result<(), String> {
+        let runs = self.group.standing().is_some_and(|standing| standing.stage == Stage::Running);
+        if self.course.term > 0 || self.has_claimed || !runs || self.members.is_empty() {
+            return Ok(());
+        }
+        self.has_claimed = true;
+        let (host, address) = (self.host.clone(), self.address());
+        let nothing = Former { generation: 0, term: 0, offset: 0, set: String::new() };
+        let Former { generation, term, offset, set } = self.former.clone().unwrap_or(nothing);
+        self.propose(Proposal::Has { term, former: generation, offset, set: &set, host: &host, address: &address })
+    }
+
+    /// Whether this server may ask to lead first.
+    fn is_first(&mut self) -> bool {
+        match self.course.heir() {
+            Heir::Is(client) => client == self.group.client(),
+            Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
+            Heir::Waits(missing) => {
+                let missing = missing.join(", ");
+                self.waits_because(format!(
+                    "the group has begun anew; of the servers that had all data of the former one, {missing} is missing: FIDE LEAD FORCE                      here goes on without"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Says once why this server waits.
+    fn waits_because(&mut self, why: String) {
+        if self.distrusts != why {
+            self.shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
+            self.distrusts = why;
+        }
     }
 
     /// A server that follows keeps its data and its place in the log: it goes on from there when its agent is back.
@@ -352,6 +446,7 @@ impl Worker {
         while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
             self.verdict(&event);
         }
+        self.claim()?;
         self.look_for_a_leader()?;
         self.say_what_is_held()?;
         self.take_off_the_list()?;
@@ -480,7 +575,8 @@ impl Worker {
         }
         let is_able = match &self.state {
             State::Following { .. } => self.is_in_sync(),
-            State::Nothing { since } => self.course.term == 0 || self.is_whole && since.elapsed() >= LEAD_AGAIN,
+            State::Nothing { .. } if self.course.term == 0 => self.is_first(),
+            State::Nothing { since } => self.is_whole && since.elapsed() >= LEAD_AGAIN,
             _ => false,
         };
         let term = self.course.term + 1;
@@ -628,7 +724,10 @@ impl Worker {
                     // Its process is watched, too.
                     Meaning::Holds { is_new, .. } => self.unmonitored |= is_new,
                     Meaning::Out { client } => self.is_out(client),
+                    Meaning::Claims { client } if client == self.group.client() => self.claimed = Some(Instant::now()),
+                    Meaning::Claims { .. } => {}
                 }
+                self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
                 let leads = self.is_own();
                 self.copies.read(&self.course, entry.index, entry.bytes.len(), is_stream, leads, Instant::now());
                 if leads && let Some(dropped) = self.copies.to_drop(&self.course) {
@@ -643,6 +742,7 @@ impl Worker {
                         .into());
                 };
                 self.course = course;
+                self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
                 self.copies = Copies::new(Instant::now());
                 self.follow();
                 self.unmonitored = true;
@@ -820,10 +920,7 @@ impl Worker {
                 }
                 Ok(Err(why)) => {
                     self.state = State::Nothing { since: Instant::now() };
-                    if self.distrusts != why {
-                        self.shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
-                        self.distrusts = why;
-                    }
+                    self.waits_because(why);
                 }
                 Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
                 Err(mpsc::TryRecvError::Empty) => {}
@@ -834,18 +931,15 @@ impl Worker {
                     match feed.has_data(offset).and_then(|()| feed.give(&stream)) {
                         Ok(_) => {
                             self.said = None;
+                            self.distrusts.clear();
                             self.state = State::Following { link: stream, feed };
                         }
                         Err(e) => self.begins_anew(&e),
                     }
                 }
                 Ok(Err(e)) => {
-                    let why = format!("this server does not get the leader's data: {e}");
-                    if self.distrusts != why {
-                        self.shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
-                        self.distrusts = why;
-                    }
                     self.state = State::Nothing { since: Instant::now() };
+                    self.waits_because(format!("this server does not get the leader's data: {e}"));
                 }
                 Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
                 Err(mpsc::TryRecvError::Empty) => {}
@@ -946,6 +1040,9 @@ impl Worker {
         seen.pending = self.group.pending() as u64;
         seen.in_sync = self.is_in_sync();
         seen.copies = self.course.in_sync();
+        if seen.trouble != self.distrusts {
+            self.distrusts.clone_into(&mut seen.trouble);
+        }
         self.shared.copies.store(seen.copies, Ordering::Relaxed);
         let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
         if seen.leader != leader {

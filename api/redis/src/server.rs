@@ -43,8 +43,8 @@ struct Server {
     /// The group's socket, while this server leads.
     group: Option<OwnedFd>,
     take_over: Option<u64>,
-    /// The server's data are the group's, or an operator gives them up.
-    may_be_replaced: bool,
+    /// The server's data are those of this generation of the group, or an operator has given them up for it.
+    replaceable: Option<u64>,
     /// Something waits until the server has loaded its data.
     is_loading: bool,
     checked: Instant,
@@ -191,8 +191,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
     *shared.accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(api);
     let now = Instant::now();
-    let server =
-        Server { role, group: None, take_over: None, may_be_replaced: false, is_loading: false, checked: now, looked: now };
+    let server = Server { role, group: None, take_over: None, replaceable: None, is_loading: false, checked: now, looked: now };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
@@ -280,7 +279,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
             check_stream();
         }
     }
-    if main().is_replica.get() && with(|s| s.looked.elapsed() >= LOOK) {
+    if !main().leads.get() && with(|s| s.looked.elapsed() >= LOOK) {
         with(|s| s.looked = Instant::now());
         look_at_applied();
     }
@@ -293,7 +292,8 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
 
 /// How far this server is, for the others.
 fn look_at_applied() -> Option<u64> {
-    let applied = main().api.replication(c"slave_repl_offset");
+    let field = if main().is_replica.get() { c"slave_repl_offset" } else { c"master_repl_offset" };
+    let applied = main().api.replication(field);
     shared().applied.store(applied.unwrap_or(0), Ordering::Relaxed);
     applied
 }
@@ -359,11 +359,14 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
 
 /// Whether this server's data may go for the leader's: it has none, or they are of this group, or an operator has said so.
 fn may_be_replaced() -> bool {
-    if with(|s| s.may_be_replaced) {
+    let generation = shared().generation.load(Ordering::Relaxed);
+    if with(|s| s.replaceable == Some(generation)) {
         return true;
     }
     let kept = SETTINGS.get().and_then(|settings| std::fs::read_to_string(&settings.lineage).ok());
-    let is_own = kept.and_then(|text| text.trim().parse().ok()) == Some(shared().generation.load(Ordering::Relaxed));
+    let kept: Option<u64> = kept.and_then(|text| text.trim().parse().ok()).filter(|kept| *kept != 0);
+    let lineage = shared().lineage.load(Ordering::Relaxed);
+    let is_own = kept.is_some_and(|kept| kept == generation || kept == lineage);
     let has_data = main().api.call("INFO", &["keyspace"]).tree().text().contains("keys=");
     if is_own || !has_data {
         keep_lineage();
@@ -373,11 +376,11 @@ fn may_be_replaced() -> bool {
 
 /// From now on this server's data are those of the group as it is now, also when it starts again.
 fn keep_lineage() {
-    if with(|s| std::mem::replace(&mut s.may_be_replaced, true)) {
+    let generation = shared().generation.load(Ordering::Relaxed);
+    if with(|s| s.replaceable.replace(generation)) == Some(generation) {
         return;
     }
     let Some(settings) = SETTINGS.get() else { return };
-    let generation = shared().generation.load(Ordering::Relaxed);
     if let Err(e) = std::fs::write(&settings.lineage, format!("{generation}\n")) {
         let what =
             format!("cannot write {}: {e}: behind a restart this server asks before it follows", settings.lineage.display());
@@ -444,7 +447,7 @@ fn try_take_over() {
 unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     let seen = shared().seen();
     let (role, waits) = (with(|s| in_words(&s.role)), shared().gate.waiting());
-    let texts = [("group", role), ("leader", seen.leader)];
+    let texts = [("group", role), ("leader", seen.leader), ("trouble", seen.trouble)];
     let numbers = [
         ("term", seen.term),
         ("entries", seen.index),
@@ -469,8 +472,8 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         ["status"] => {
             let seen = shared().seen();
             let role = with(|s| in_words(&s.role));
-            api.array(12);
-            for (name, text) in [("role", &role), ("leader", &seen.leader)] {
+            api.array(14);
+            for (name, text) in [("role", &role), ("leader", &seen.leader), ("trouble", &seen.trouble)] {
                 api.bytes(name.as_bytes());
                 api.bytes(text.as_bytes());
             }

@@ -127,9 +127,11 @@ pub struct Shared {
     pub origin: AtomicU64,
     /// Tells groups of this name apart; 0: not known yet.
     pub generation: AtomicU64,
+    /// The former group from which the data of this one came ([`Course::origin`](crate::course::Course::origin)).
+    pub lineage: AtomicU64,
     /// Servers that hold everything that is decided, as far as the group knows.
     pub copies: AtomicU64,
-    /// Bytes of the stream that this server has applied, while it follows.
+    /// Bytes of the stream that this server has applied, while it does not lead.
     pub applied: AtomicU64,
     /// As what this module comes to servers: as their settings were a second ago, at most.
     pub accounts: Mutex<Accounts>,
@@ -154,6 +156,8 @@ pub struct Seen {
     pub in_sync: bool,
     /// Servers that have, or will get it from their own agents.
     pub copies: u64,
+    /// Why this server does not follow; empty: nothing keeps it from that.
+    pub trouble: String,
 }
 
 impl Shared {
@@ -166,6 +170,7 @@ impl Shared {
             gate: Gate::default(),
             origin: AtomicU64::new(0),
             generation: AtomicU64::new(0),
+            lineage: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             accounts: Mutex::default(),
