@@ -100,7 +100,10 @@ fn start(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Process
     fs::create_dir_all(&dir).unwrap();
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
-    let mut command = w.lab.command(host, "redis-server").unwrap();
+    // By its path, so that it can start itself anew.
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let program = std::env::split_paths(&paths).map(|dir| dir.join("redis-server")).find(|path| path.exists()).unwrap();
+    let mut command = w.lab.command(host, program.to_str().unwrap()).unwrap();
     command.current_dir(&dir).args(["--port", &PORT.to_string(), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]);
     command
         .args(["--enable-debug-command", "local"])
@@ -802,4 +805,60 @@ fn writes_are_refused_while_too_few_servers_hold_everything() {
     assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
     of.w.start(2);
     until("it takes writes again", || ask(&of.w, 1, "SET key 3") == "+OK");
+}
+
+/// An operator's word does not empty a group that is well.
+#[test]
+fn no_server_leads_by_force_while_another_does() {
+    let Some(of) = Servers::up(2, "huc") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    of.agree();
+    let refused = ask(&of.w, 2, "FIDE LEAD FORCE");
+    assert!(refused.starts_with("-ERR fide: ") && refused.contains("leads, with 1 keys, and this server has 1"), "{refused}");
+    assert_eq!(of.leader(), Some(1));
+    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE DISCARD"), "+OK");
+    until("h2 leads", || ask(&of.w, 2, "GET key") == "value");
+    of.is_ready(1);
+    of.agree();
+}
+
+/// The leading program replaces itself, so that no process ends: nobody follows itself, and another leads.
+#[test]
+fn a_leader_that_replaces_itself_by_exec_lets_another_lead() {
+    let Some(of) = Servers::up(3, "huc") else { return };
+    let mut next = 1;
+    for round in 1..=3 {
+        let leader = next;
+        until("all hold everything", || of.status(leader).contains("copies :3"));
+        assert_eq!(ask(&of.w, leader, &format!("SET key {round}")), "+OK");
+        let since = Instant::now();
+        let _ = ask(&of.w, leader, "DEBUG RESTART");
+        next = wait_for("another leads", || (1..=3).find(|host| *host != leader && ask(&of.w, *host, "SET probe 1") == "+OK"));
+        println!("round {round}: h{next} leads after {:?}", since.elapsed());
+        assert_eq!(ask(&of.w, next, "GET key"), round.to_string());
+        of.is_ready(leader);
+    }
+    of.agree();
+}
+
+/// Why a server gets no data is known where people look: at both servers, and in the log.
+#[test]
+fn a_password_that_was_changed_is_said_on_both_sides_and_used_once_it_is_right() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("CONFIG SET requirepass secret").unwrap(), "+OK");
+    assert_eq!(client.ask("SET key value").unwrap(), "+OK");
+    of.kill(2);
+    of.servers[1] = Some(server(&of.w, 2, &[]));
+    until("the follower says it", || of.status(2).contains("NOAUTH"));
+    until("the leader says it", || {
+        client.ask("FIDE STATUS").unwrap().contains("trouble=this server does not get the leader's data")
+    });
+    assert!(client.ask("INFO fide").unwrap().contains("NOAUTH"));
+    assert_eq!(ask(&of.w, 2, "CONFIG SET masterauth secret"), "+OK");
+    of.is_ready(2);
+    until("nothing is wrong any more", || !client.ask("FIDE STATUS").unwrap().contains("trouble="));
+    // The next leader, which has no password, and the former one, which shows one.
+    of.kill(1);
+    until("the other one leads", || ask(&of.w, 2, "GET key") == "value");
 }

@@ -100,3 +100,62 @@ fn a_leader_that_is_killed_under_full_load_loses_nothing_and_another_leads() {
     }
     of.agree();
 }
+
+/// A server that loads for seconds while the leader's clients write: what is decided meanwhile waits for it, and one copy of the data is enough.
+#[test]
+fn a_server_that_loads_for_long_is_in_sync_behind_one_copy() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    let mut client = Client::open(&of.w, 1).unwrap();
+    for n in 0..3000 {
+        client.say(&["SET", &format!("key:{n}"), "v"]).unwrap();
+    }
+    (0..3000).for_each(|_| assert_eq!(client.hear().unwrap(), "+OK"));
+    of.kill(2);
+    // So many µs for each key.
+    of.servers[1] = Some(server(&of.w, 2, &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]));
+    let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = Load { clients: 1, size: 50_000, pipeline: 4 };
+    let writer = Client::open(&of.w, 1).unwrap();
+    std::thread::scope(|scope| {
+        let keys = scope.spawn(|| write(writer, &load, "while it loads", &is_over, &answered));
+        let before = answered.load(Ordering::Relaxed);
+        of.is_ready(2);
+        until("it counts", || of.status(1).contains("copies :2"));
+        let meanwhile = answered.load(Ordering::Relaxed) - before;
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(keys.join().unwrap().len() as u64, answered.load(Ordering::Relaxed));
+        println!("{:.0} MB were written while it loaded", meanwhile as f64 * 50_000.0 / 1e6);
+        assert!(meanwhile > 200, "writes go on: {meanwhile}");
+    });
+    of.agree();
+    let copies = ask(&of.w, 1, "INFO stats").lines().find_map(|line| line.strip_prefix("sync_full:")?.trim().parse::<u32>().ok());
+    assert_eq!(copies, Some(3), "the module's own at the begin, and one each time the other server started");
+}
+
+/// An agent that is restarted, or stands still for a moment: its server goes on with the data that it has.
+#[test]
+fn a_server_whose_agent_is_restarted_needs_no_copy_of_what_it_has() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let copies = |of: &Servers| {
+        let info = ask(&of.w, 1, "INFO stats");
+        info.lines().find_map(|line| line.strip_prefix("sync_full:")?.trim().parse::<u32>().ok()).unwrap()
+    };
+    let before = copies(&of);
+    let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = Load { clients: 1, size: 1_000, pipeline: 1 };
+    let writer = Client::open(&of.w, 1).unwrap();
+    std::thread::scope(|scope| {
+        let keys = scope.spawn(|| write(writer, &load, "meanwhile", &is_over, &answered));
+        for host in [2, 3] {
+            of.w.kill_agent(host);
+            until("it does not count", || of.status(1).contains("copies :2"));
+            of.w.start(host);
+            until("it counts again", || of.status(1).contains("copies :3"));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        keys.join().unwrap();
+    });
+    of.agree();
+    println!("{} copies of all data, {} writes", copies(&of) - before, answered.load(Ordering::Relaxed));
+    assert_eq!(copies(&of), before);
+}

@@ -115,6 +115,12 @@ impl Copies {
         self.stream
     }
 
+    /// For how long a server has not read what others have, as this leader knows.
+    #[must_use]
+    pub fn lag(&self, client: u64, now: Instant) -> Duration {
+        self.behind.get(&client).map_or(Duration::ZERO, |behind| now.saturating_duration_since(behind.since))
+    }
+
     /// Who is to be taken off the list by this leader: who is gone, and who has not read what others have for `lag_max`.
     pub fn to_take_off(
         &mut self,

@@ -9,6 +9,7 @@
 //! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
 //! out     u8 8  u64 term  u64 client
 //! has     u8 9  u64 term  u64 former  u64 offset  u16 length, set  u16 length, host  text address
+//! fails   u8 10 u64 term  u16 length, why                     u16 length, host  text address
 //! ```
 //! Numbers are little-endian. An entry counts if its term is the one at its own place in the log: what a former leader has proposed and was decided behind
 //! its successor's entry is void to all, also to itself. A term has one leader, because `lead` counts for the next term only, once.
@@ -40,6 +41,8 @@ const TERM_MAX: u64 = 1 << 62;
 const ADDRESS_MAX: usize = 260;
 /// Servers on the list beside the leader: a group has fewer hosts.
 const HOLDERS_MAX: usize = 64;
+/// The longest reason of a server that does not get the leader's data, bytes.
+pub const WHY_MAX: usize = 400;
 /// What a snapshot begins with: its format.
 const SNAPSHOT: &[u8; 8] = b"FiDeCrs2";
 
@@ -103,6 +106,17 @@ pub enum Proposal<'a> {
         /// Where others reach it.
         address: &'a str,
     },
+    /// A server does not get the leader's data.
+    Fails {
+        /// The leader's term.
+        term: u64,
+        /// Why, for people; empty: nothing keeps it from that any more.
+        why: &'a str,
+        /// This server's host.
+        host: &'a str,
+        /// Where others reach it.
+        address: &'a str,
+    },
     /// A server is not in sync.
     Out {
         /// The leader's term.
@@ -146,17 +160,26 @@ fn small(bytes: &mut &[u8]) -> Option<u32> {
     take(bytes, 4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")))
 }
 
+/// A text behind its length.
+fn prefixed<'a>(bytes: &mut &'a [u8]) -> Option<&'a str> {
+    let len = take(bytes, 2)?;
+    std::str::from_utf8(take(bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?).ok()
+}
+
+fn write_prefixed(out: &mut Vec<u8>, text: &str) {
+    let text = &text[..text.floor_char_boundary_at(usize::from(u16::MAX))];
+    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
 /// A host and an address, up to the end.
 fn place(mut bytes: &[u8]) -> Option<(&str, &str)> {
-    let len = take(&mut bytes, 2)?;
-    let host = take(&mut bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?;
-    Some((std::str::from_utf8(host).ok()?, std::str::from_utf8(bytes).ok()?))
+    let host = prefixed(&mut bytes)?;
+    Some((host, std::str::from_utf8(bytes).ok()?))
 }
 
 fn write_place(out: &mut Vec<u8>, host: &str, address: &str) {
-    let host = &host[..host.floor_char_boundary_at(usize::from(u16::MAX))];
-    out.extend_from_slice(&(host.len() as u16).to_le_bytes());
-    out.extend_from_slice(host.as_bytes());
+    write_prefixed(out, host);
     out.extend_from_slice(address.as_bytes());
 }
 
@@ -195,10 +218,14 @@ impl<'a> Proposal<'a> {
             }
             9 => {
                 let (former, offset) = (number(&mut bytes)?, number(&mut bytes)?);
-                let len = take(&mut bytes, 2)?;
-                let set = std::str::from_utf8(take(&mut bytes, usize::from(u16::from_le_bytes([len[0], len[1]])))?).ok()?;
+                let set = prefixed(&mut bytes)?;
                 let (host, address) = place(bytes)?;
                 Some(Self::Has { term, former, offset, set, host, address })
+            }
+            10 => {
+                let why = prefixed(&mut bytes)?;
+                let (host, address) = place(bytes)?;
+                Some(Self::Fails { term, why, host, address })
             }
             8 => {
                 let client = number(&mut bytes)?;
@@ -234,9 +261,13 @@ impl<'a> Proposal<'a> {
             Self::Has { term, former, offset, set, host, address } => {
                 out.push(9);
                 [term, former, offset].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
-                let set = &set[..set.floor_char_boundary_at(usize::from(u16::MAX))];
-                out.extend_from_slice(&(set.len() as u16).to_le_bytes());
-                out.extend_from_slice(set.as_bytes());
+                write_prefixed(out, set);
+                write_place(out, host, address);
+            }
+            Self::Fails { term, why, host, address } => {
+                out.push(10);
+                out.extend_from_slice(&term.to_le_bytes());
+                write_prefixed(out, why);
                 write_place(out, host, address);
             }
             Self::Out { term, client } => {
@@ -336,6 +367,8 @@ pub enum Meaning<'a> {
         /// The bytes.
         bytes: &'a [u8],
     },
+    /// Whether a server gets the leader's data.
+    Fails,
     /// What a server has of a former group.
     Claims {
         /// Which server.
@@ -372,6 +405,8 @@ pub struct Course {
     pub breaks: u32,
     /// The servers, beside the leader, for which agents keep entries: by client.
     pub holders: BTreeMap<u64, Holder>,
+    /// Servers that do not get the leader's data, by address: why.
+    pub fails: BTreeMap<String, String>,
     /// Before a server leads: what each has of a former group, by client.
     pub claims: BTreeMap<u64, Claim>,
     /// The generation of the former group from which the first leader's data came; 0: none.
@@ -395,6 +430,7 @@ impl Course {
                     self.origin = claim.former;
                 }
                 self.claims.clear();
+                self.fails.clear();
                 self.holders.remove(&client);
                 // Nobody will ever say the rest of it.
                 self.offset = self.offset.map(|offset| offset.saturating_sub(self.cut));
@@ -421,10 +457,27 @@ impl Course {
                 let HolderRef { index, applied, is_whole, host, address } = holder;
                 let is_whole = is_whole && breaks == self.breaks;
                 let holder = Holder { member, index, applied, is_whole, host: host.into(), address: address.into() };
-                // A server that was started anew.
+                // A server that was started anew; also one that has led, which took a new program's place (exec) and is no
+                // leader that others should follow.
                 self.holders.retain(|_, other| other.address != holder.address);
+                self.resigned |= self.leader.as_ref().is_some_and(|leader| leader.address == holder.address);
+                if holder.is_whole {
+                    self.fails.remove(&holder.address);
+                }
                 self.holders.insert(client, holder);
                 Meaning::Holds { client, is_new }
+            }
+            Some(Proposal::Fails { term, why, host, address }) if term == self.term => {
+                let is_text = why.len() <= WHY_MAX && !why.contains(char::is_control);
+                if !is_place(host, address) || !is_text {
+                    return Meaning::Malformed;
+                }
+                if why.is_empty() {
+                    self.fails.remove(address);
+                } else if self.fails.len() < HOLDERS_MAX || self.fails.contains_key(address) {
+                    self.fails.insert(address.into(), why.into());
+                }
+                Meaning::Fails
             }
             Some(Proposal::Out { term, client: which }) if leads && term == self.term || which == client => {
                 if self.holders.remove(&which).is_some() { Meaning::Out { client: which } } else { Meaning::Void }
@@ -501,7 +554,9 @@ impl Course {
         let offset = self.offset.unwrap_or(u64::MAX);
         let (member, resigned) = (leader.member.into(), self.resigned.into());
         let (breaks, holders) = (self.breaks.into(), self.holders.len() as u64);
-        for n in [self.term, leader.client, member, resigned, offset, self.cut, breaks, self.origin, holders] {
+        for n in
+            [self.term, leader.client, member, resigned, offset, self.cut, breaks, self.origin, holders, self.fails.len() as u64]
+        {
             out.extend_from_slice(&n.to_le_bytes());
         }
         let mut kept = |bytes: &[u8]| {
@@ -519,6 +574,10 @@ impl Course {
             write_place(&mut place, &holder.host, &holder.address);
             kept(&place);
         }
+        for (address, why) in &self.fails {
+            kept(address.as_bytes());
+            kept(why.as_bytes());
+        }
         out
     }
 
@@ -528,14 +587,14 @@ impl Course {
         let b = &mut bytes.strip_prefix(SNAPSHOT)?;
         let (term, client, member, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?);
         let (offset, cut, breaks) = (number(b)?, number(b)?, number(b)?);
-        let (origin, count) = (number(b)?, number(b)?);
+        let (origin, count, failing) = (number(b)?, number(b)?, number(b)?);
         fn kept<'a>(b: &mut &'a [u8]) -> Option<&'a [u8]> {
             let len = small(b)?;
             take(b, usize::try_from(len).ok()?)
         }
         let (host, address) = place(kept(b)?)?;
         let is_leader = term == 0 || is_place(host, address);
-        if term > TERM_MAX || !is_leader || count > HOLDERS_MAX as u64 {
+        if term > TERM_MAX || !is_leader || count.max(failing) > HOLDERS_MAX as u64 {
             return None;
         }
         let leader = Leader { client, member: u16::try_from(member).ok()?, host: host.into(), address: address.into() };
@@ -551,6 +610,15 @@ impl Course {
             let member = u16::try_from(member).ok()?;
             holders.insert(client, Holder { member, index, applied, is_whole, host: host.into(), address: address.into() });
         }
+        let mut fails = BTreeMap::new();
+        for _ in 0..failing {
+            let text = |bytes| std::str::from_utf8(bytes).ok().map(str::to_owned);
+            let (address, why) = (text(kept(b)?)?, text(kept(b)?)?);
+            if !is_address(&address) || why.len() > WHY_MAX || why.contains(char::is_control) {
+                return None;
+            }
+            fails.insert(address, why);
+        }
         let offset = (offset != u64::MAX).then_some(offset);
         Some(Self {
             term,
@@ -560,6 +628,7 @@ impl Course {
             cut: cut.min(offset.unwrap_or(0)),
             breaks: u32::try_from(breaks).ok()?,
             holders,
+            fails,
             claims: BTreeMap::new(),
             origin,
         })
@@ -731,6 +800,30 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_took_the_leaders_place_leads_no_more() {
+        let mut course = Course::default();
+        let address = "10.0.0.1:6379";
+        course.apply(11, 1, &lead(1));
+        let holder = HolderRef { index: 1, applied: 0, is_whole: false, host: "h1", address };
+        course.apply(12, 1, &written(Proposal::Holds { term: 1, breaks: 0, holder }));
+        assert!(course.resigned);
+        assert_eq!(course.apply(22, 2, &lead(2)), Meaning::Leads);
+    }
+
+    #[test]
+    fn why_a_server_gets_no_data_is_known_until_it_does() {
+        let mut course = Course::default();
+        course.apply(11, 1, &lead(1));
+        let fails = |why| written(Proposal::Fails { term: 1, why, host: "h", address: "10.0.0.2:6379" });
+        assert_eq!(course.apply(22, 2, &fails("NOAUTH")), Meaning::Fails);
+        assert_eq!(course.fails["10.0.0.2:6379"], "NOAUTH");
+        assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
+        assert_eq!(course.apply(22, 2, &fails("NO\nAUTH")), Meaning::Malformed);
+        course.apply(22, 2, &holds(2, 1, 0, 3, true));
+        assert!(course.fails.is_empty());
+    }
+
+    #[test]
     fn a_command_that_its_leader_did_not_finish_is_void() {
         let mut course = Course::default();
         let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, bytes });
@@ -760,7 +853,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..10) {
+        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..12) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

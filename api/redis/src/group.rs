@@ -2,10 +2,10 @@
 //! while it follows, and finds out what the server should be.
 
 use crate::copies::Copies;
-use crate::course::{Course, Heir, HolderRef, Leader, Meaning, Proposal};
+use crate::course::{Course, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
 use crate::feed::{Feed, MEMORY_MAX};
 use crate::replication::{self, Counted, Followed, Sync};
-use crate::shared::{Role, Shared, ToGroup, ToServer};
+use crate::shared::{Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
 use fide_client::{Client, Resources, TargetState};
@@ -161,6 +161,7 @@ pub struct Worker {
     unsaid: usize,
     said: Option<Instant>,
     said_term: u64,
+    said_fails: Option<Instant>,
     /// Why the leader is not followed; empty: it is.
     distrusts: String,
     /// The log was told of entries that no server proposed.
@@ -333,6 +334,7 @@ impl Worker {
             unsaid: 0,
             said: None,
             said_term: 0,
+            said_fails: None,
             distrusts: String::new(),
             has_warned: false,
             unkept: None,
@@ -386,8 +388,7 @@ impl Worker {
 
     /// Before a server leads: what this one has of a former group.
     fn claim(&mut self) -> Result<(), String> {
-        let runs = self.group.standing().is_some_and(|standing| standing.stage == Stage::Running);
-        if self.course.term > 0 || self.has_claimed || !runs || self.members.is_empty() {
+        if self.course.term > 0 || self.has_claimed || !self.runs() || self.members.is_empty() {
             return Ok(());
         }
         self.has_claimed = true;
@@ -422,6 +423,7 @@ impl Worker {
 
     /// A server that follows keeps its data and its place in the log: it goes on from there when its agent is back.
     fn wait_for_the_agent(&mut self) {
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).runs = false;
         if self.is_lost || !matches!(self.state, State::Following { .. }) {
             self.stop();
         }
@@ -449,6 +451,7 @@ impl Worker {
         self.claim()?;
         self.look_for_a_leader()?;
         self.say_what_is_held()?;
+        self.say_what_fails()?;
         self.take_off_the_list()?;
         self.step_down()?;
         self.show();
@@ -627,7 +630,7 @@ impl Worker {
     /// The server is a primary: its stream is read from here on.
     fn lead(&mut self, position: Option<u64>) -> Result<(), String> {
         let from = position.map(|offset| (self.id.as_str(), offset));
-        let attached = replication::attach(&self.settings.own, &self.shared.accounts().own, from);
+        let attached = replication::attach(&self.settings.own, &self.shared.accounts().own, from, true);
         let (mut source, sync) = attached.map_err(|e| format!("this server's own stream: {e}"))?;
         let anew = sync != Sync::Continues;
         let read = match (sync, position) {
@@ -663,6 +666,10 @@ impl Worker {
     fn follow(&mut self) {
         self.stop();
         let Some(leader) = self.course.leader.clone().filter(|_| !self.is_own()) else { return };
+        if leader.address == self.address() {
+            // This is the program that took its place: it does not follow itself, and says that the leader is gone.
+            return;
+        }
         self.is_whole = false;
         let (tell, result) = mpsc::channel();
         let (shared, asked) = (self.shared.clone(), leader.clone());
@@ -725,7 +732,7 @@ impl Worker {
                     Meaning::Holds { is_new, .. } => self.unmonitored |= is_new,
                     Meaning::Out { client } => self.is_out(client),
                     Meaning::Claims { client } if client == self.group.client() => self.claimed = Some(Instant::now()),
-                    Meaning::Claims { .. } => {}
+                    Meaning::Claims { .. } | Meaning::Fails => {}
                 }
                 self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
                 let leads = self.is_own();
@@ -856,16 +863,42 @@ impl Worker {
         }
     }
 
+    /// Another program led at this address, which ended without a trace (exec).
+    fn is_in_the_leaders_place(&self) -> bool {
+        let leader = self.course.leader.as_ref().filter(|_| !self.is_own() && !self.course.resigned);
+        leader.is_some_and(|leader| leader.address == self.address())
+    }
+
+    /// Others know why this server gets no data, and when it does.
+    fn say_what_fails(&mut self) -> Result<(), String> {
+        let why =
+            if matches!(self.state, State::Following { .. } | State::Leading { .. }) { "" } else { self.distrusts.as_str() };
+        let known = self.course.fails.get(&self.address()).map_or("", String::as_str);
+        let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_MAX / 4).collect();
+        let is_due = self.said_fails.is_none_or(|said| said.elapsed() >= Duration::from_secs(1));
+        if why == known || !is_due || self.course.term == 0 || self.group.pending() > 0 || !self.runs() {
+            return Ok(());
+        }
+        self.said_fails = Some(Instant::now());
+        let (host, address) = (self.host.clone(), self.address());
+        self.propose(Proposal::Fails { term: self.course.term, why: &why, host: &host, address: &address })
+    }
+
+    /// This host's agent is in the group.
+    fn runs(&self) -> bool {
+        self.group.standing().is_some_and(|standing| standing.stage == Stage::Running)
+    }
+
     /// What other servers and the agents have to know of this one while it follows: what it has read, and whether it could lead.
     fn say_what_is_held(&mut self) -> Result<(), String> {
         let applied = self.shared.applied.load(Ordering::Relaxed);
         let (is_synced, whole, data) = match &self.state {
             State::Syncing(syncing) => (false, syncing.feed.whole(), None),
             State::Following { feed, .. } => (self.is_in_sync(), feed.whole(), feed.data()),
+            State::Nothing { .. } if self.is_in_the_leaders_place() => (false, None, None),
             _ => return Ok(()),
         };
-        let runs = self.group.standing().is_some_and(|standing| standing.stage == Stage::Running);
-        if !runs || self.group.pending() > 0 || self.course.term == 0 {
+        if !self.runs() || self.group.pending() > 0 || self.course.term == 0 {
             return Ok(());
         }
         let own = self.course.holders.get(&self.group.client());
@@ -1033,6 +1066,7 @@ impl Worker {
     }
 
     fn show(&self) {
+        let now = Instant::now();
         let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.term = self.course.term;
         seen.index = self.group.index();
@@ -1040,9 +1074,29 @@ impl Worker {
         seen.pending = self.group.pending() as u64;
         seen.in_sync = self.is_in_sync();
         seen.copies = self.course.in_sync();
-        if seen.trouble != self.distrusts {
-            self.distrusts.clone_into(&mut seen.trouble);
+        let leads = matches!(self.state, State::Leading { .. });
+        let trouble = if leads || matches!(self.state, State::Following { .. }) { "" } else { self.distrusts.as_str() };
+        if seen.trouble != trouble {
+            trouble.clone_into(&mut seen.trouble);
         }
+        seen.runs = self.runs();
+        seen.leader_lives = self.course.leader.as_ref().is_some_and(|leader| {
+            !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
+        });
+        let offset = self.course.offset.unwrap_or(0);
+        let lag_ms = |client| leads.then(|| self.copies.lag(client, now).as_millis() as u64);
+        let of = |client: &u64, holder: &Holder| Server {
+            address: holder.address.clone(),
+            is_in_sync: holder.is_whole,
+            lag_bytes: offset.saturating_sub(holder.applied),
+            lag_ms: lag_ms(*client),
+            trouble: self.course.fails.get(&holder.address).cloned().unwrap_or_default(),
+        };
+        let failing =
+            |(address, why): (&String, &String)| Server { address: address.clone(), trouble: why.clone(), ..Server::default() };
+        let is_listed = |address: &String| self.course.holders.values().any(|holder| holder.address == *address);
+        let holders = self.course.holders.iter().map(|(client, holder)| of(client, holder));
+        seen.servers = holders.chain(self.course.fails.iter().filter(|(address, _)| !is_listed(address)).map(failing)).collect();
         self.shared.copies.store(seen.copies, Ordering::Relaxed);
         let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
         if seen.leader != leader {

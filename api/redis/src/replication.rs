@@ -11,6 +11,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A line of this protocol, or one argument of a command, is no longer.
 const LINE_MAX: usize = 1 << 16;
 
+/// Of the mark behind data whose length is not known.
+const MARK_LEN: usize = 40;
+
 /// How this module presents itself to servers.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
@@ -93,25 +96,57 @@ pub enum Sync {
     Whole(u64),
 }
 
-/// Becomes a replica of a server: of its stream behind `position` (a replication id and bytes of it) if it still has that.
+/// What a server says of its keys.
+///
+/// # Errors
+/// What it answered, or that it did not.
+pub fn ask_info(address: &str, account: &Account) -> io::Result<String> {
+    let mut server = connect(address, account, Duration::from_millis(500))?;
+    let len = asked(&mut server, &["INFO", "keyspace"])?;
+    let len = len.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()).filter(|len| *len <= LINE_MAX);
+    let mut text = vec![0; len.ok_or_else(|| wrong("INFO is not answered by a text"))?];
+    server.read_exact(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn connect(address: &str, account: &Account, patience: Duration) -> io::Result<BufReader<Counted>> {
+    let resolved = std::net::ToSocketAddrs::to_socket_addrs(address)?.next();
+    let resolved = resolved.ok_or_else(|| wrong(format!("no address {address}")))?;
+    let stream = TcpStream::connect_timeout(&resolved, patience.min(Duration::from_secs(2)))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let mut server = BufReader::with_capacity(1 << 16, Counted { stream, read: 0 });
+    let shown = match (account.user.as_str(), account.password.as_str()) {
+        (_, "") => return Ok(server),
+        ("", password) => asked(&mut server, &["AUTH", password]),
+        (user, password) => asked(&mut server, &["AUTH", user, password]),
+    };
+    match shown {
+        // It wants none (any more, or yet).
+        Err(e) if e.to_string().contains("without any password configured") => {}
+        other => drop(other?),
+    }
+    Ok(server)
+}
+
+/// Becomes a replica of a server: of its stream behind `position` (a replication id and bytes of it) if it still has that. Without `needs_stream`
+/// only the data count.
 ///
 /// # Errors
 /// What the server answered, or that it did not.
-pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -> io::Result<(BufReader<Counted>, Sync)> {
-    let resolved = std::net::ToSocketAddrs::to_socket_addrs(address)?.next();
-    let resolved = resolved.ok_or_else(|| wrong(format!("no address {address}")))?;
-    let stream = TcpStream::connect_timeout(&resolved, Duration::from_secs(2))?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut server = BufReader::with_capacity(1 << 16, Counted { stream, read: 0 });
-    match (account.user.as_str(), account.password.as_str()) {
-        (_, "") => String::new(),
-        ("", password) => asked(&mut server, &["AUTH", password])?,
-        (user, password) => asked(&mut server, &["AUTH", user, password])?,
-    };
-    // Nothing is said of capabilities: without "eof" its data come with their length, and a server that has just begun to lead is asked once only. It takes
-    // no PSYNC behind other commands that it has not answered.
+pub fn attach(
+    address: &str,
+    account: &Account,
+    position: Option<(&str, u64)>,
+    needs_stream: bool,
+) -> io::Result<(BufReader<Counted>, Sync)> {
+    let mut server = connect(address, account, PATIENCE)?;
+    if !needs_stream {
+        // All data come as they are made, and need no disk there; the stream would not follow them by itself.
+        asked(&mut server, &["REPLCONF", "capa", "eof"])?;
+    }
+    // A server that has just begun to lead is asked once only: it takes no PSYNC behind other commands that it has not answered.
     let answer = match position {
         Some((id, offset)) => asked(&mut server, &["PSYNC", id, &(offset + 1).to_string()])?,
         None => asked(&mut server, &["PSYNC", "?", "-1"])?,
@@ -127,21 +162,30 @@ pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -
     }
 }
 
-/// Passes the data on that come before the stream.
+/// Passes the data on that come before the stream. `true`: they end with a mark, which is not found if something follows before it was read.
 ///
 /// # Errors
 /// That a side is gone, or `is_over`.
-pub fn pass_data(from: &mut BufReader<impl Read>, to: &mut impl Write, is_over: &AtomicBool) -> io::Result<()> {
+pub fn pass_data(from: &mut BufReader<impl Read>, to: &mut impl Write, is_over: &AtomicBool) -> io::Result<bool> {
     let length = loop {
         let line = line(from)?; // empty ones say that the server is at work
         match line.strip_prefix('$') {
-            Some(length) => break length.parse::<u64>().map_err(|_| wrong(format!("data of {length} bytes")))?,
+            Some(length) => break length.to_owned(),
             None if line.is_empty() => to.write_all(b"\n")?,
             None => return Err(wrong(format!("{line:?} instead of data"))),
         }
     };
     to.write_all(format!("${length}\r\n").as_bytes())?;
-    let mut left = length;
+    let mark = length.strip_prefix("EOF:").map(str::as_bytes);
+    if mark.is_some_and(|mark| mark.len() != MARK_LEN) {
+        return Err(wrong(format!("data up to {length}")));
+    }
+    let mut left = match mark {
+        Some(_) => u64::MAX,
+        None => length.parse::<u64>().map_err(|_| wrong(format!("data of {length} bytes")))?,
+    };
+    // The last bytes that were passed on.
+    let mut last = Vec::new();
     while left > 0 {
         if is_over.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Interrupted.into());
@@ -152,8 +196,36 @@ pub fn pass_data(from: &mut BufReader<impl Read>, to: &mut impl Write, is_over: 
         }
         let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         to.write_all(&bytes[..len])?;
+        if mark.is_some() {
+            last.extend_from_slice(&bytes[len.saturating_sub(MARK_LEN)..len]);
+            last.drain(..last.len().saturating_sub(MARK_LEN));
+        }
         from.consume(len);
-        left -= len as u64;
+        // Nothing follows it before this side says that it has all.
+        left = if mark.is_some_and(|mark| last == mark) { 0 } else { left - len as u64 };
+    }
+    Ok(mark.is_some())
+}
+
+/// Waits until a server says that it has loaded its data, however long that takes.
+fn loaded(own: &mut TcpStream, is_over: &AtomicBool) -> io::Result<()> {
+    own.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let mut said: Vec<u8> = Vec::new();
+    let mut bytes = [0; 512];
+    // Before that it says empty lines, so that nobody takes it for dead.
+    while !said.windows(3).any(|word| word == b"ACK") {
+        match own.read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => said.extend(bytes[..len].iter().filter(|byte| **byte != b'\n')),
+            Err(e) if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&e.kind()) => {}
+            Err(e) => return Err(e),
+        }
+        if said.len() > LINE_MAX {
+            return Err(wrong("a server says other things than that it has its data"));
+        }
+        if is_over.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
     }
     Ok(())
 }
@@ -252,10 +324,13 @@ pub fn give_data(
         let _ = own.shutdown(Shutdown::Both);
         e
     };
-    let (mut from, sync) = attach(leader, account, None).map_err(|e| failed(&own, e))?;
+    let (mut from, sync) = attach(leader, account, None, false).map_err(|e| failed(&own, e))?;
     let Sync::Whole(offset) = sync else { return Err(failed(&own, wrong("a stream without its data"))) };
     own.write_all(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes())?;
-    pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
+    let is_marked = pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
+    if is_marked {
+        loaded(&mut own, is_over).map_err(|e| failed(&own, e))?;
+    }
     Ok(Followed { stream: own, offset })
 }
 
@@ -284,8 +359,8 @@ mod tests {
 
     #[test]
     fn data_are_passed_on_with_their_length() {
-        let address = answers(&["+FULLRESYNC 0123 77\r\n\n\n$5\r\nREDISstream"]);
-        let (mut from, sync) = attach(&address, &Account::default(), None).unwrap();
+        let address = answers(&["+OK\r\n", "+FULLRESYNC 0123 77\r\n\n\n$5\r\nREDISstream"]);
+        let (mut from, sync) = attach(&address, &Account::default(), None, false).unwrap();
         assert_eq!(sync, Sync::Whole(77));
         let mut passed = Vec::new();
         pass_data(&mut from, &mut passed, &AtomicBool::new(false)).unwrap();
@@ -296,13 +371,46 @@ mod tests {
     }
 
     #[test]
+    fn data_without_a_length_end_with_their_mark_wherever_it_is_cut() {
+        let mark = "0123456789".repeat(4);
+        let all = format!("$EOF:{mark}\r\nREDIS{}data{mark}", &mark[..39]);
+        for size in [1, 7, 39, 40, 41, 4096] {
+            let mut from = BufReader::with_capacity(size, all.as_bytes());
+            let mut passed = Vec::new();
+            pass_data(&mut from, &mut passed, &AtomicBool::new(false)).unwrap();
+            assert_eq!(passed, all.as_bytes(), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_server_has_its_data_when_it_says_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut own = listener.accept().unwrap().0;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| loaded(&mut own, &is_over));
+            server.write_all(b"\n\n*3\r\n$8\r\nREPLCONF\r\n$3\r\nA").unwrap();
+            server.write_all(b"CK\r\n$1\r\n0\r\n").unwrap();
+            waits.join().unwrap().unwrap();
+        });
+        drop(server);
+        let mut left = Vec::new();
+        own.read_to_end(&mut left).unwrap();
+        assert!(loaded(&mut own, &is_over).is_err(), "it is gone");
+        {
+            is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
     fn a_server_that_refuses_is_quoted() {
         let address = answers(&["-WRONGPASS invalid\r\n"]);
         let account = Account { user: "u".into(), password: "p".into() };
-        let error = attach(&address, &account, None).unwrap_err().to_string();
+        let error = attach(&address, &account, None, false).unwrap_err().to_string();
         assert!(error.contains("WRONGPASS"), "{error}");
-        for answer in [&["+FULLRESYNC 0123 x\r\n"], &["+PARTLY\r\n"]] {
-            assert!(attach(&answers(answer), &Account::default(), None).is_err());
+        for answer in [&["+OK\r\n", "+FULLRESYNC 0123 x\r\n"], &["+OK\r\n", "+PARTLY\r\n"]] {
+            assert!(attach(&answers(answer), &Account::default(), None, false).is_err());
         }
     }
 

@@ -8,8 +8,8 @@ use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
 use crate::calls;
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
-use crate::replication::{Account, Accounts};
-use crate::shared::{Role, Shared, ToGroup, ToServer};
+use crate::replication::{self, Account, Accounts};
+use crate::shared::{self, Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -150,11 +150,9 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
 /// What this server shows others, and itself, as its settings are now.
 fn accounts(api: Api) -> Accounts {
     let of_others = Account { user: setting(api, "masteruser"), password: setting(api, "masterauth") };
-    let required = setting(api, "requirepass");
-    let own = if required.is_empty() || !of_others.user.is_empty() {
-        of_others.clone()
-    } else {
-        Account { user: String::new(), password: required }
+    let own = match of_others.user.as_str() {
+        "" => Account { user: String::new(), password: setting(api, "requirepass") },
+        _ => of_others.clone(),
     };
     Accounts { of_others, own }
 }
@@ -185,6 +183,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let settings = settings(api, &arguments)?;
     let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;
     let shared = SHARED.get_or_init(|| Arc::new(new));
+    // Whole copies begin at once; nobody waits for more servers that might want one.
+    drop(api.call("CONFIG", &["SET", "repl-diskless-sync-delay", "0"]));
     COMMANDS.get_or_init(|| commands(api));
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
@@ -448,6 +448,9 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     let seen = shared().seen();
     let (role, waits) = (with(|s| in_words(&s.role)), shared().gate.waiting());
     let texts = [("group", role), ("leader", seen.leader), ("trouble", seen.trouble)];
+    let servers: Vec<(String, String)> = (0..).zip(&seen.servers).map(|(n, of)| (format!("server{n}"), in_a_line(of))).collect();
+    let servers = servers.iter().map(|(name, line)| (name.as_str(), line.clone()));
+    let texts: Vec<(&str, String)> = texts.into_iter().chain(servers).collect();
     let numbers = [
         ("term", seen.term),
         ("entries", seen.index),
@@ -461,6 +464,39 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     unsafe { api::info(ctx, &texts, &numbers) };
 }
 
+/// As Redis itself does for replicas.
+fn in_a_line(of: &shared::Server) -> String {
+    let lag_ms = of.lag_ms.map(|ms| format!(",lag_ms={ms}")).unwrap_or_default();
+    let trouble = if of.trouble.is_empty() { String::new() } else { format!(",trouble={}", of.trouble) };
+    format!("address={},in_sync={},lag_bytes={}{lag_ms}{trouble}", of.address, u8::from(of.is_in_sync), of.lag_bytes)
+}
+
+/// Why this server must not lead on an operator's word: the data of one that leads would be lost.
+fn must_not_lead(api: Api) -> Option<String> {
+    let seen = shared().seen();
+    if !seen.runs {
+        return Some(
+            "ERR fide: the agent of this host is not in the group now, so nobody can be told: fide group status says why".into(),
+        );
+    }
+    if !seen.leader_lives || with(|s| s.role == Role::Leads) {
+        return None;
+    }
+    let here = keys_in(api.call("INFO", &["keyspace"]).tree().text());
+    let there = replication::ask_info(&seen.leader, &shared().accounts().of_others).map(|info| keys_in(&info));
+    let there = there.map_or_else(|e| format!("an unknown number of keys ({e})"), |keys| format!("{keys} keys"));
+    Some(format!(
+        "ERR fide: {} leads, with {there}, and this server has {here}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
+         here drops the data of all others",
+        seen.leader
+    ))
+}
+
+/// Keys of all databases, as INFO counts them.
+fn keys_in(info: &str) -> u64 {
+    info.split("keys=").skip(1).filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum()
+}
+
 unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
     let api = Api(ctx);
     // SAFETY: the server gives that many texts; copied.
@@ -472,15 +508,20 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         ["status"] => {
             let seen = shared().seen();
             let role = with(|s| in_words(&s.role));
-            api.array(14);
+            api.array(16);
             for (name, text) in [("role", &role), ("leader", &seen.leader), ("trouble", &seen.trouble)] {
                 api.bytes(name.as_bytes());
                 api.bytes(text.as_bytes());
             }
-            for (name, number) in [("term", seen.term), ("entries", seen.index), ("in-sync", u64::from(seen.in_sync)), ("copies", seen.copies)] {
+            for (name, number) in
+                [("term", seen.term), ("entries", seen.index), ("in-sync", u64::from(seen.in_sync)), ("copies", seen.copies)]
+            {
                 api.bytes(name.as_bytes());
                 api.number(number as i64);
             }
+            api.bytes(b"servers");
+            api.array(seen.servers.len());
+            seen.servers.iter().for_each(|of| _ = api.bytes(in_a_line(of).as_bytes()));
             api::OK
         }
         ["stepdown"] if with(|s| s.role != Role::Leads) => api.error("ERR fide: this server does not lead"),
@@ -488,7 +529,8 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
             shared().to_group.push(ToGroup::StepDown(shared().gate.turn()));
             api.status("OK")
         }
-        ["lead", "force"] => {
+        ["lead", "force"] if let Some(why) = must_not_lead(api) => api.error(&why),
+        ["lead", "force"] | ["lead", "force", "discard"] => {
             shared().to_group.push(ToGroup::Force);
             api.status("OK")
         }
@@ -498,7 +540,7 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
             api.status("OK")
         }
         _ => api.error(
-            "ERR FIDE STATUS | STEPDOWN (another server shall lead) | LEAD FORCE (this one, with the data it has) | FOLLOW FORCE (this one, without them)",
+            "ERR FIDE STATUS | STEPDOWN (another server shall lead) | LEAD FORCE [DISCARD] (this one, with the data it has; DISCARD: also in place of one that leads) | FOLLOW FORCE (this one, without them)",
         ),
     }
 }

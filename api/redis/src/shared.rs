@@ -158,6 +158,27 @@ pub struct Seen {
     pub copies: u64,
     /// Why this server does not follow; empty: nothing keeps it from that.
     pub trouble: String,
+    /// The agent of this host is in the group.
+    pub runs: bool,
+    /// The leader is not known to be gone.
+    pub leader_lives: bool,
+    /// The servers beside the leader.
+    pub servers: Vec<Server>,
+}
+
+/// A server that follows, or should.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    /// Where it is.
+    pub address: String,
+    /// It holds everything, or gets it from its own agent.
+    pub is_in_sync: bool,
+    /// Bytes that are decided and that it has not applied, as it said last.
+    pub lag_bytes: u64,
+    /// For how long it has not read what is there; the leader knows.
+    pub lag_ms: Option<u64>,
+    /// Why it gets no data.
+    pub trouble: String,
 }
 
 impl Shared {
