@@ -524,6 +524,7 @@ impl Core {
             self.group_plans.unwritten.clear();
         }
         self.groups.handle_written(name, generation, index);
+        self.groups_happened(now_ns());
         self.write_sessions();
     }
 

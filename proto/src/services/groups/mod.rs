@@ -120,6 +120,9 @@ const REFUSALS_MAX: u32 = 5;
 const RESUME_AGAIN_NS: u64 = 100_000_000;
 /// but no more than so many doublings.
 const RESTARTS_MAX: u32 = 7;
+/// Parts of a durable group's log that wait for the disk at a time: what comes behind them waits in
+/// the log, and not once more in a queue.
+const WRITES_AHEAD: usize = 2;
 /// Ids of this node that never took part, of one group.
 const UNBORN_MAX: usize = 256;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
@@ -490,6 +493,8 @@ struct Group {
     saved: Option<Saved>,
     /// The log through this position was handed out to be written; nothing of this member's so far.
     handed: Option<Position>,
+    /// So many of those parts are not on disk yet.
+    writes: usize,
     /// Its log is this member's: it took part.
     has_run: bool,
     /// A snapshot that is to be written.
@@ -619,6 +624,7 @@ impl Group {
             unconfirmed: VecDeque::new(),
             saved: None,
             handed: None,
+            writes: 0,
             has_run: false,
             unwritten: None,
             large: None,
@@ -876,7 +882,7 @@ impl Group {
             return None;
         }
         self.has_run |= self.member.as_ref().is_some_and(|member| member.log().is_running());
-        if !self.plan.durable || !self.has_run || self.member.is_none() {
+        if !self.plan.durable || !self.has_run || self.member.is_none() || self.writes >= WRITES_AHEAD {
             return None;
         }
         // What a snapshot stands for, applications have been told of.
@@ -900,6 +906,7 @@ impl Group {
             self.handed = Some(through);
         }
         let index = if self.handed >= Some(through) { self.confirmed } else { 0 };
+        self.writes += 1;
         Some(Write { name: self.plan.name.clone(), generation: self.plan.generation, index, what })
     }
 
@@ -1471,14 +1478,17 @@ impl Groups {
     pub fn handle_written(&mut self, name: &str, generation: u64, index: u64) {
         if let Some(group) = self.named_mut(name).filter(|group| group.plan.generation == generation) {
             group.written = group.written.max(index);
+            group.writes = group.writes.saturating_sub(1);
         }
+        let group = self.names.get(name).and_then(|generation| self.groups.get_mut(generation));
+        group.into_iter().for_each(|group| hand_out(group, &mut self.saved, &mut self.events));
     }
 
     /// The disk did not take a [`Write`], and nothing that was to be written behind it: all logs
     /// are to be written whole.
     pub fn handle_unwritten(&mut self, now_ns: u64) {
         for group in self.groups.values_mut().filter(|group| group.plan.durable) {
-            (group.handed, group.unwritten) = (None, None);
+            (group.handed, group.writes, group.unwritten) = (None, 0, None);
         }
         self.settle(now_ns);
     }
@@ -2784,12 +2794,7 @@ impl Groups {
             }
             run(now_ns, group);
             group.confirm(*generation, links);
-            while let Some(write) = group.poll_write() {
-                if matches!(write.what, What::Whole(_)) {
-                    saved.remove(&group.plan.name);
-                }
-                events.push_back(Event::Write(Box::new(write)));
-            }
+            hand_out(group, saved, events);
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
                 if group.plan.durable && group.has_run && group.missing().is_none() {
                     saved.insert(group.plan.name.clone(), group.saved());
@@ -3161,6 +3166,16 @@ fn is_of(group: &Group, node: u32) -> bool {
     group.state.bindings().values().any(|binding| binding.node == node)
 }
 
+/// What of a group is to be written now.
+fn hand_out(group: &mut Group, saved: &mut BTreeMap<String, Saved>, events: &mut VecDeque<Event>) {
+    while let Some(write) = group.poll_write() {
+        if matches!(write.what, What::Whole(_)) {
+            saved.remove(&group.plan.name);
+        }
+        events.push_back(Event::Write(Box::new(write)));
+    }
+}
+
 /// Whether all others that live have said that the heartbeat behind our silence came.
 fn release(now_ns: u64, group: &mut Group) {
     let (Some(held), Some(member)) = (&mut group.held, &mut group.member) else { return };
@@ -3236,7 +3251,7 @@ fn drain(
                 {
                     member.stop(Halted::Contradiction);
                 }
-                group.handed = None;
+                (group.handed, group.writes) = (None, 0);
                 applied = true;
             }
             Output::Log(log::Output::Apply { position, entry }) => {
