@@ -2177,7 +2177,8 @@ impl Control {
             | GroupOrder::Resume { name }
             | GroupOrder::Switch { name, .. } => self.policy.may_in_group(peer, GroupRight::Administer, name)?,
         }
-        self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)?
+        let account = peer.account;
+        self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), account, answer)).ok_or_else(stuck)?
     }
 
     /// With a new number for a client that has none.

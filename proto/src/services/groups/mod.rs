@@ -109,7 +109,8 @@ const EXPECTED_LOOK_NS: u64 = 50_000_000;
 const SEARCHED_NS: u64 = 200_000_000;
 /// Why a group could not be begun, or was not found, can be asked for so long (ns).
 const FAILED_NS: u64 = 10_000_000_000;
-/// A group that was left keeps its entries and its place for so long (ns): applications read the rest.
+/// A group that was left, or that cannot go on here, keeps its entries and its place for so long (ns):
+/// applications read the rest.
 const LEFT_NS: u64 = 60_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
@@ -2026,6 +2027,14 @@ impl Groups {
         Err(format!("at most {GROUPS_MAX} groups on one host, those of its configuration among them"))
     }
 
+    /// Places of groups that are taken, or kept for those of the configuration, but for the one of this name.
+    #[must_use]
+    pub fn places_beside(&self, name: &str) -> usize {
+        let is_absent = |expected: &&String| *expected != name && !self.names.contains_key(*expected);
+        let taken = self.groups.values().filter(|group| group.plan.name != name).count();
+        taken + self.expected.keys().filter(is_absent).count()
+    }
+
     /// What was left is forgotten, and its place is free.
     fn drop_left(&mut self, generation: u64) {
         if let Some(group) = self.groups.get_mut(&generation) {
@@ -2172,7 +2181,9 @@ impl Groups {
         // Of a group that never was here nothing is left to be looked at.
         let never_was = matches!(group.stage, Stage::Preparing(_)) || group.plan.generation == 0;
         group.stage = Stage::Failed(why.clone());
-        group.deadline_ns = if never_was { now_ns.saturating_add(FAILED_NS) } else { u64::MAX };
+        // A log that is kept stays until somebody decides.
+        let within_ns = if never_was { FAILED_NS } else { LEFT_NS };
+        group.deadline_ns = if never_was || group.kept.is_none() { now_ns.saturating_add(within_ns) } else { u64::MAX };
         group.join_at_ns = u64::MAX;
         for node in nodes.into_iter().filter(|node| coordinates && *node != ours) {
             let _ = self.tell(node, &Message::Abort { generation });

@@ -670,6 +670,17 @@ fn a_group_that_was_left_gives_its_place_back_and_those_of_the_configuration_hav
     assert!(world.nodes[1].groups.status().all(|status| !status.name.starts_with("invented")));
 }
 
+/// A group that has never run here, because its engine is not built in, does not stay for ever.
+#[test]
+fn a_group_that_cannot_run_here_gives_its_place_back() {
+    let mut world = World::new(1, 2);
+    let plan = world.plan("g", Kind::Raft, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    let has_failed = |world: &World| world.status(0).is_some_and(|status| matches!(status.stage, Stage::Failed(_)));
+    assert!(world.within(3_000, has_failed), "{:?}", world.status(0));
+    assert!(world.within(LEFT_NS / MS + 1_000, |world| (0..2).all(|node| world.nodes[node].groups.is_empty())));
+}
+
 /// A path that stays out does not have a member come and go for ever.
 #[test]
 fn a_member_of_lowi_that_misses_copies_again_and_again_comes_back_ever_more_seldom() {
