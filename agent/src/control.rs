@@ -1,5 +1,6 @@
-//! The control thread: everything that may wait, but not for the disk. It owns the clients, the hooks and the clock on the wall, reaches the loop by
-//! commands and hears from it by events, and has its files written by a thread of their own.
+//! The control thread: everything that may wait, but not for the disk. It owns the clients, the
+//! hooks and the clock on the wall, reaches the loop by commands and hears from it by events, and
+//! has its files written by a thread of their own.
 
 mod files;
 mod keys;

@@ -1,8 +1,10 @@
 //! The thread that waits for the disk, so that nobody else does.
 //!
-//! The control thread asks for what is to be written ([`Disk::ask`]) and goes on. For each file there is one job that waits: a newer one has all that the
-//! older one had, and takes its place, so that nothing grows behind a disk that hangs. Whoever must not answer before something is written asks for its
-//! [`Ticket`], or waits for it, never without a bound. How long the present job takes says whether the disk hangs ([`Disk::in_job_for`]).
+//! The control thread asks for what is to be written ([`Disk::ask`]) and goes on. For each file
+//! there is one job that waits: a newer one has all that the older one had, and takes its place, so
+//! that nothing grows behind a disk that hangs. Whoever must not answer before something is written
+//! asks for its [`Ticket`], or waits for it, never without a bound. How long the present job takes
+//! says whether the disk hangs ([`Disk::in_job_for`]).
 
 use crate::hooks::become_ordinary;
 use crate::wake::ring;
@@ -98,7 +100,8 @@ impl Disk {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Has something written. A job of the same kind that has not begun is dropped: this one must do its part, too.
+    /// Has something written. A job of the same kind that has not begun is dropped: this one must
+    /// do its part, too.
     pub fn ask(&self, kept: Kept, work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Ticket {
         let mut state = self.shared.state();
         let slot = &mut state.slots[kept as usize];
@@ -149,7 +152,8 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// What waits is not begun any more. A thread that is stuck in the kernel is left there: it ends with the process.
+    /// What waits is not begun any more. A thread that is stuck in the kernel is left there: it
+    /// ends with the process.
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.is_stopping = true;

@@ -1,8 +1,10 @@
 //! Events on their way from the control thread to readers on other threads: the newest ones at hand, kept ones asked for.
 //!
-//! The control thread pushes what happens ([`Feed::push`]) and answers what readers ask of the history ([`Feed::serve`]): it never waits for the disk, so the
-//! reader reads by itself what is not in memory any more ([`Asked::poll`]). A reader waits for neither. Each side rings the other's descriptor. A reader that was away goes on from an event's number, so
-//! nothing is sent twice, and nothing is left out silently.
+//! The control thread pushes what happens ([`Feed::push`]) and answers what readers ask of the
+//! history ([`Feed::serve`]): it never waits for the disk, so the reader reads by itself what is
+//! not in memory any more ([`Asked::poll`]). A reader waits for neither. Each side rings the
+//! other's descriptor. A reader that was away goes on from an event's number, so nothing is sent
+//! twice, and nothing is left out silently.
 
 use crate::history::{History, Reading};
 use crate::wake::{eventfd, ring};
@@ -76,7 +78,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// Events from some number on that were asked for when the next one was to have the number `next`.
+    /// Events from some number on that were asked for when the next one was to have the number
+    /// `next`.
     fn of(events: Vec<HistoryEvent>, next: u64) -> Self {
         let looked = events.last().map_or(next, |e| e.seq + 1);
         Self { more: events.len() == PAGE && looked < next, next: looked, events }
@@ -106,7 +109,8 @@ pub struct TooMany;
 pub struct Asked(Arc<Slot>);
 
 impl Asked {
-    /// The answer, once it is there. Reads the history's files where the events are not in memory any more.
+    /// The answer, once it is there. Reads the history's files where the events are not in memory
+    /// any more.
     ///
     /// # Errors
     /// When there was no room for it.

@@ -13,10 +13,13 @@
 //! or the host died does not pass; it is cut off on the next start and kept beside the history (`….torn`). Two segments
 //! bound the size: when the current one is half of what is allowed it becomes the older one (`….1`), in place of the last.
 //!
-//! [`History::append`] touches memory only, and so does all that the control thread does. What waits is written by a thread that may wait for the disk
-//! ([`Files::write`]): lines that the kernel has survive the death of the agent, and those that are synchronised the death of the host. A disk that is full,
-//! gone or hangs costs nothing but itself: events stay readable in memory, lines wait and are written when that is possible again, and what had to be
-//! dropped is counted and said in a later line. [`History::write`] and [`History::flush`] do both threads' part.
+//! [`History::append`] touches memory only, and so does all that the control thread does. What
+//! waits is written by a thread that may wait for the disk ([`Files::write`]): lines that the
+//! kernel has survive the death of the agent, and those that are synchronised the death of the
+//! host. A disk that is full, gone or hangs costs nothing but itself: events stay readable in
+//! memory, lines wait and are written when that is possible again, and what had to be dropped is
+//! counted and said in a later line. [`History::write`] and [`History::flush`] do both threads'
+//! part.
 
 mod segments;
 
@@ -197,7 +200,8 @@ impl History {
         events.filter(|e| e.node == node && is_of_this_boot(e)).filter_map(told).collect()
     }
 
-    /// What writes the files: for a thread that may wait for the disk. `sync`: it also waits until the disk has all.
+    /// What writes the files: for a thread that may wait for the disk. `sync`: it also waits until
+    /// the disk has all.
     #[must_use]
     pub fn files(&self, sync: bool) -> Arc<Files> {
         if sync {

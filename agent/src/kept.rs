@@ -1,8 +1,9 @@
 //! This host's table, kept in a file beside the incarnations, so that an agent that is restarted goes on with it: what ended meanwhile is told by the new one.
 //!
-//! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread hands it over ([`KeptTable::hand_over`]) to the thread that writes the
-//! file ([`TableFile::write`]), which does not synchronise it: it has to outlive the agent, not the kernel. After another boot nothing of it holds, since
-//! everything that ran has ended.
+//! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread hands it
+//! over ([`KeptTable::hand_over`]) to the thread that writes the file ([`TableFile::write`]), which
+//! does not synchronise it: it has to outlive the agent, not the kernel. After another boot nothing
+//! of it holds, since everything that ran has ended.
 //!
 //! The whole table is written now and then. What changes in between is a line behind it at once, in a journal (`….log`) that ends with the next whole one: an agent that is
 //! killed right after it said that a process is watched leaves that to the next one, however large the table and slow the disk.
@@ -38,7 +39,8 @@ const PUT_OFF_MAX: Duration = Duration::from_millis(200);
 /// Lines go to the journal at once. The whole table follows so much later: not while applications
 /// take over from what has just crashed.
 const SETTLES: Duration = Duration::from_millis(50);
-/// Lines that may wait for a disk that does not take them, bytes: a whole table follows in their place.
+/// Lines that may wait for a disk that does not take them, bytes: a whole table follows in their
+/// place.
 const LINES_MAX: usize = 1 << 20;
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
@@ -289,7 +291,8 @@ impl KeptTable {
         }
     }
 
-    /// Writes what changed, as [`KeptTable::hand_over`] has it. Waits for the disk. `leaving`: nothing follows.
+    /// Writes what changed, as [`KeptTable::hand_over`] has it. Waits for the disk. `leaving`:
+    /// nothing follows.
     ///
     /// # Errors
     /// In words, once per failure.
@@ -307,7 +310,8 @@ impl KeptTable {
         self.file.clone()
     }
 
-    /// Hands over what changed: the whole table if it is some time since that was done last, else lines behind it. Whether there is something to write.
+    /// Hands over what changed: the whole table if it is some time since that was done last, else
+    /// lines behind it. Whether there is something to write.
     pub fn hand_over(&mut self, leaving: bool) -> bool {
         let is_due = leaving || self.due().is_some_and(|wait| wait.is_zero());
         if !is_due && self.lines.is_empty() {
@@ -352,7 +356,8 @@ impl KeptTable {
         self.dirty.get_or_insert_with(Instant::now);
     }
 
-    /// When the whole table wants to be written; `None`: nothing changed, or the last one is not written yet.
+    /// When the whole table wants to be written; `None`: nothing changed, or the last one is not
+    /// written yet.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let since = self.dirty?;

@@ -204,7 +204,8 @@ impl State {
         self.kept.maintenance = maintenance;
     }
 
-    /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new. Waits for the disk.
+    /// Writes the file if something changed: beside it, then in its place, so that a crash leaves
+    /// the old or the new. Waits for the disk.
     ///
     /// # Errors
     /// In words, once per failure.
@@ -214,7 +215,8 @@ impl State {
         self.saved(written)
     }
 
-    /// What the file lacks, if something changed: to be written by a thread that may wait for the disk. What became of it, [`State::saved`] is told.
+    /// What the file lacks, if something changed: to be written by a thread that may wait for the
+    /// disk. What became of it, [`State::saved`] is told.
     pub fn unsaved(&mut self) -> Option<Unsaved> {
         let is_dirty = std::mem::take(&mut self.dirty);
         is_dirty.then(|| Unsaved { path: self.path.clone(), kept: self.kept.clone() })

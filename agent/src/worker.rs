@@ -1,4 +1,5 @@
-//! Work for clients that takes long: finding a process among thousands, a verdict or kept events among megabytes of history, making an event ring.
+//! Work for clients that takes long: finding a process among thousands, a verdict or kept events
+//! among megabytes of history, making an event ring.
 //!
 //! It is done by a worker thread at lower priority, never by the control thread. The queue is fair ([`FairQueue`]): what root asks comes first, then each
 //! user's questions and each owner's standing watches in turn. A connection has at most one question here, because replies come in the order of

@@ -1,4 +1,5 @@
-//! The agent's files: what this thread has another one write, and what it does while the disk hangs. It waits for the disk nowhere without a bound.
+//! The agent's files: what this thread has another one write, and what it does while the disk
+//! hangs. It waits for the disk nowhere without a bound.
 
 use super::{Answer, Control, ErrorCode, LoopRequest, Wait, stuck};
 use crate::disk::{KINDS, Kept};
@@ -107,7 +108,8 @@ impl Control {
         self.core.note(0, text);
     }
 
-    /// A host that is gone for good. It is answered when the disk knows of it: a restart must not count it again.
+    /// A host that is gone for good. It is answered when the disk knows of it: a restart must not
+    /// count it again.
     pub(super) fn forget(&mut self, i: usize, host: String) -> Result<Option<Answer>, Refused> {
         let waits = |wait: &Wait| matches!(wait, Wait::Forgotten(..));
         let waiting = self.connections.iter().filter_map(|c| c.waiting.as_ref()).filter(|(_, wait)| waits(wait)).count();

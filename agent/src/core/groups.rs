@@ -689,7 +689,8 @@ impl Core {
 
     // ---- for the control thread -----------------------------------------------------------------------------------------
 
-    /// Whether a user may have this host begin or join a group. One of the configuration has a place of its own.
+    /// Whether a user may have this host begin or join a group. One of the configuration has a
+    /// place of its own.
     fn admit_group(&mut self, name: &str, account: u32) -> Result<(), Refused> {
         if self.group_plans.has(name) {
             return Ok(());

@@ -1,7 +1,8 @@
 //! The history's files: segments, what waits to be written to them, and reading them.
 //!
-//! The control thread puts lines into a queue of each class ([`Queue`]), and asks what the files have; a thread that may wait for the disk writes them
-//! ([`Files::write`]). The lock between both is never held while the disk is waited for, so that a disk that hangs stalls nobody else.
+//! The control thread puts lines into a queue of each class ([`Queue`]), and asks what the files
+//! have; a thread that may wait for the disk writes them ([`Files::write`]). The lock between both
+//! is never held while the disk is waited for, so that a disk that hangs stalls nobody else.
 
 use super::{beside, checked, class_path, decode_line};
 use crate::admission::Class;
@@ -20,7 +21,8 @@ use std::time::Duration;
 
 /// How every line begins.
 const LINE_START: &[u8] = b"{\"seq\":";
-/// Longest line, newline excluded. A longer event is kept without its evidence and with a shorter text.
+/// Longest line, newline excluded. A longer event is kept without its evidence and with a shorter
+/// text.
 pub(super) const LINE_MAX: usize = 64 * 1024;
 /// Lines of one class that may wait for a disk that does not take them, bytes.
 const PENDING_MAX: usize = 1 << 20;
@@ -130,7 +132,8 @@ impl Queue {
         self.lines.is_empty()
     }
 
-    /// A line more. Where too much waits, the oldest ones that are not being written are dropped, and given back.
+    /// A line more. Where too much waits, the oldest ones that are not being written are dropped,
+    /// and given back.
     pub(super) fn push(&mut self, seq: u64, text: String) -> Vec<String> {
         self.bytes += text.len() + 1;
         self.lines.push_back(Line { seq, text });
@@ -143,7 +146,8 @@ impl Queue {
         dropped
     }
 
-    /// As many lines as fit the current segment and one call. They stay in the queue until they are written.
+    /// As many lines as fit the current segment and one call. They stay in the queue until they are
+    /// written.
     fn begin_batch(&mut self, begins_anew: bool) -> Option<Batch> {
         let mut bytes = if begins_anew { vec![b'\n'] } else { Vec::new() };
         let (mut ends, start) = (Vec::new(), self.current.len);
@@ -343,7 +347,8 @@ pub(super) struct ClassFiles {
 }
 
 impl ClassFiles {
-    /// Opens or makes the files of a class at `path`; each event that they have is given to `remember`. Complaints come in `words`.
+    /// Opens or makes the files of a class at `path`; each event that they have is given to
+    /// `remember`. Complaints come in `words`.
     pub(super) fn open(
         path: &Path,
         queue: &Arc<Mutex<Queue>>,
@@ -432,7 +437,8 @@ impl ClassFiles {
         Ok(())
     }
 
-    /// Whatever is in the file was not written here: it is kept out of the index, and its last line ended.
+    /// Whatever is in the file was not written here: it is kept out of the index, and its last line
+    /// ended.
     fn begin_segment(&mut self) -> io::Result<()> {
         let file = open_segment(&self.path)?;
         let segment = Segment::of(&file)?;
@@ -505,7 +511,8 @@ pub(super) fn error(path: &Path, e: &io::Error, consequence: &str) -> HistoryErr
     HistoryError { path: path.to_owned(), what: format!("{consequence}: {e}; {advice}") }
 }
 
-/// As [`open_segment`], patient with a predecessor that is still dying (or its child between fork and exec).
+/// As [`open_segment`], patient with a predecessor that is still dying (or its child between fork
+/// and exec).
 fn open_first(path: &Path) -> io::Result<File> {
     for _ in 0..20 {
         match open_segment(path) {
@@ -519,7 +526,8 @@ fn open_first(path: &Path) -> io::Result<File> {
 /// What a file holds that is not the history's.
 pub(crate) const NOT_OURS: &str = "no history of events";
 
-/// Whether a file holds a history, or what a crash left of one: a line of it passes its checksum, or it begins as lines do.
+/// Whether a file holds a history, or what a crash left of one: a line of it passes its checksum,
+/// or it begins as lines do.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -541,7 +549,8 @@ fn open_ours(path: &Path) -> io::Result<File> {
     if is_ours(&file)? { Ok(file) } else { Err(files::not_ours(path, NOT_OURS).into()) }
 }
 
-/// Whether something may be written over what is at this path: nothing, or one of the history's files.
+/// Whether something may be written over what is at this path: nothing, or one of the history's
+/// files.
 fn may_replace(path: &Path) -> io::Result<()> {
     match open_ours(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -592,7 +601,8 @@ struct Scan {
     newline_missing: bool,
 }
 
-/// Gives each line of a file (without newline, with its place and its end) to `each`, which says whether it is whole, from `at` on.
+/// Gives each line of a file (without newline, with its place and its end) to `each`, which says
+/// whether it is whole, from `at` on.
 fn scan(file: &File, at: u64, mut each: impl FnMut(u64, u64, &[u8]) -> ControlFlow<(), bool>) -> io::Result<Scan> {
     let mut reader = BufReader::new(file);
     let mut offset = reader.seek(SeekFrom::Start(at))?;

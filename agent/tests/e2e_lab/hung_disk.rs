@@ -1,5 +1,5 @@
-//! A disk that hangs: the file system with an agent's history and state is frozen. Whoever writes there stands still until it
-//! is thawed, and nothing else does.
+//! A disk that hangs: the file system with an agent's history and state is frozen. Whoever writes
+//! there stands still until it is thawed, and nothing else does.
 
 use crate::common::{Setup, World, root, until, wait_for};
 use crate::e2e_lab::groups::{create, runs};
@@ -81,7 +81,8 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// Three hosts, of which the first has its files on this disk, and writes down beside it what its hook was told.
+/// Three hosts, of which the first has its files on this disk, and writes down beside it what its
+/// hook was told.
 fn world(disk: &Disk) -> Option<World> {
     let mut w = Setup::hosts(3).empty().up()?;
     let (dir, at) = (w.lab.host_dir(1).display().to_string(), disk.at().display().to_string());

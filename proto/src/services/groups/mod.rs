@@ -109,8 +109,8 @@ const EXPECTED_LOOK_NS: u64 = 50_000_000;
 const SEARCHED_NS: u64 = 200_000_000;
 /// Why a group could not be begun, or was not found, can be asked for so long (ns).
 const FAILED_NS: u64 = 10_000_000_000;
-/// A group that was left, or that cannot go on here, keeps its entries and its place for so long (ns):
-/// applications read the rest.
+/// A group that was left, or that cannot go on here, keeps its entries and its place for so long
+/// (ns): applications read the rest.
 const LEFT_NS: u64 = 60_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
@@ -2027,7 +2027,8 @@ impl Groups {
         Err(format!("at most {GROUPS_MAX} groups on one host, those of its configuration among them"))
     }
 
-    /// Places of groups that are taken, or kept for those of the configuration, but for the one of this name.
+    /// Places of groups that are taken, or kept for those of the configuration, but for the one of
+    /// this name.
     #[must_use]
     pub fn places_beside(&self, name: &str) -> usize {
         let is_absent = |expected: &&String| *expected != name && !self.names.contains_key(*expected);
