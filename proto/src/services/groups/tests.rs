@@ -1731,6 +1731,31 @@ fn a_node_of_another_build_is_named() {
     assert!(why.contains("another build") && why.contains("install the same release"), "{why}");
 }
 
+/// What is decided behind a disk that hangs waits in the log, and not once more in a queue.
+#[test]
+fn a_disk_that_hangs_is_handed_a_bounded_part_of_the_log() {
+    let mut world = World::new(3, 3);
+    world.expect_durable(&[0, 1, 2]);
+    assert!(world.within(5_000, |world| (0..3).all(|node| world.runs(node))));
+    assert!(world.within(100, |world| world.disks.len() == 3 && world.writes.is_empty()));
+    let of_2 = |world: &World| world.writes.iter().filter(|(_, node, _)| *node == 2).count();
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| of_2(world) > 0));
+    let hang = |world: &mut World, until_ns| {
+        world.writes.iter_mut().filter(|(_, node, _)| *node == 2).for_each(|(at_ns, ..)| *at_ns = until_ns);
+    };
+    hang(&mut world, u64::MAX);
+    for number in 2..=20 {
+        world.propose(0, 1, number).unwrap();
+        world.within(20, |_| false);
+    }
+    assert_eq!((of_2(&world), world.status(0).unwrap().written), (WRITES_AHEAD, Some(20)));
+    assert!(world.status(2).unwrap().written < Some(20), "its applications are not told");
+    let now_ns = world.now_ns;
+    hang(&mut world, now_ns);
+    assert!(world.within(100, |world| world.status(2).unwrap().written == Some(20)));
+}
+
 #[test]
 fn a_durable_group_goes_on_where_it_was_when_all_its_agents_ended() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
