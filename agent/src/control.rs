@@ -1,6 +1,8 @@
-//! The control thread: everything that may wait. It owns the files, the clients, the hooks and the clock on the wall, reaches the loop by
-//! commands and hears from it by events.
+//! The control thread: everything that may wait, but not for the disk. It owns the clients, the
+//! hooks and the clock on the wall, reaches the loop by commands and hears from it by events, and
+//! has its files written by a thread of their own.
 
+mod files;
 mod keys;
 mod maintenance;
 mod reload;
@@ -13,6 +15,7 @@ use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::requests::Request as LoopRequest;
 use crate::core::{Before, Happened, Introduced, Opening};
+use crate::disk::{Disk, Ticket};
 use crate::end_connections::{Connections, Ender};
 use crate::event_text;
 use crate::fair::FairQueue;
@@ -20,7 +23,7 @@ use crate::fence::Guard;
 use crate::gates::{Gates, Place};
 use crate::gateways::gateways;
 use crate::handle::LoopHandle;
-use crate::history::{Flushed, History, HistoryError};
+use crate::history::{History, HistoryError};
 use crate::identity::{Identity, account};
 use crate::kept::KeptTable;
 use crate::maintenance::{Maintenances, Now};
@@ -107,6 +110,10 @@ enum Wait {
     Ring(u32),
     /// The status.
     Status,
+    /// Kept events.
+    Page,
+    /// The disk is to know that this host is forgotten.
+    Forgotten(String, Ticket),
 }
 
 /// Bytes of replies that may wait for a slow client that follows events; beyond that it is disconnected.
@@ -226,6 +233,11 @@ pub struct Control {
     listener: OwnedFd,
     connections: Vec<Connection>,
     history: History,
+    disk: Disk,
+    /// The disk does not answer.
+    hang: Option<files::Hang>,
+    /// How often that was.
+    hangs: u64,
     admission: Admission,
     timing: Timing,
     policy: access::Policy,
@@ -318,6 +330,8 @@ pub struct Parts {
     pub table: KeptTable,
     /// What happened, and what its files said of themselves.
     pub history: (History, Vec<HistoryError>),
+    /// What writes the files.
+    pub disk: Disk,
     /// Readable when a signal came.
     pub signals: OwnedFd,
     /// The fence's half of this thread.
@@ -428,6 +442,7 @@ impl Control {
             state,
             table,
             history: (history, complaints),
+            disk,
             signals,
             guard,
             gates,
@@ -469,6 +484,9 @@ impl Control {
             listener,
             connections: Vec::new(),
             history,
+            disk,
+            hang: None,
+            hangs: 0,
             timing: Timing::default(),
             admission: Admission::default(),
             policy,
@@ -532,14 +550,7 @@ impl Control {
         while self.turn() {}
         self.probes = None;
         self.integrations.shutdown();
-        if let Flushed::Failed(e) = self.history.flush() {
-            tracing::error!("{e}");
-        }
-        self.keep_table(true);
-        // What the last half second brought.
-        if let Err(e) = self.state.save() {
-            tracing::error!("{e}");
-        }
+        self.end_files();
         (self.guard, self.gates)
     }
 
@@ -548,12 +559,6 @@ impl Control {
         let kept = self.core.watched().unwrap_or_default();
         for (app, pid, owner) in kept.iter().filter_map(WatchRow::alive) {
             self.put_behind_gate(app, pid, owner);
-        }
-    }
-
-    fn keep_table(&mut self, leaving: bool) {
-        if let Err(e) = self.table.save(leaving) {
-            tracing::error!("{e}");
         }
     }
 
@@ -582,7 +587,7 @@ impl Control {
                 revents: 0,
             }))
             .collect();
-        let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty()) || !self.happened.is_empty();
+        let more = self.connections.iter().any(Connection::wants_page) || !self.happened.is_empty();
         let more = more || !self.starts_waiting.is_empty();
         let soon = self.connections.iter().any(|c| c.held.is_some() || !c.introducing.is_empty());
         let more = more || std::mem::take(&mut self.asked_over_http);
@@ -625,8 +630,12 @@ impl Control {
         self.introduce_more();
         self.send_pages();
         self.asked_over_http = self.integrations.serve_history(&self.history);
+        self.disk_wrote();
+        self.answer_forgetful();
         self.flush_connections();
-        self.write_history();
+        if self.history.has_news() {
+            self.write_history(false);
+        }
         self.keep_table(false);
         let now = now_ns();
         if now.saturating_sub(self.swept_ns) > 500_000_000 {
@@ -641,10 +650,8 @@ impl Control {
     fn hear(&mut self) -> bool {
         let goes_on = self.hear_all();
         // At once: who was met counts for majorities, also of an agent that is killed now.
-        if std::mem::take(&mut self.has_met)
-            && let Err(e) = self.state.save()
-        {
-            tracing::error!("{e}");
+        if std::mem::take(&mut self.has_met) {
+            self.save_state();
         }
         goes_on
     }
@@ -667,9 +674,7 @@ impl Control {
                 Ok(Happened::Groups(groups)) => {
                     // At once: an agent that is killed now comes back as a member.
                     self.state.set_groups(groups);
-                    if let Err(e) = self.state.save() {
-                        tracing::error!("{e}");
-                    }
+                    self.save_state();
                 }
                 Ok(Happened::Keys { host, keys }) => self.keys_learned(host, keys),
                 Ok(Happened::Maintenance { host, maintenance, is_fresh }) => {
@@ -779,22 +784,6 @@ impl Control {
         self.core.note(crate::admission::HOOK_EVENT_CODE, text);
     }
 
-    fn write_history(&mut self) {
-        let outcome = self.history.write();
-        self.history_written(outcome);
-    }
-
-    fn history_written(&mut self, outcome: Flushed) {
-        match outcome {
-            Flushed::Failed(e) => {
-                tracing::error!("{e}");
-                self.core.note(0, e.to_string());
-            }
-            Flushed::Recovered { lost } => tracing::warn!("the history can be written again; {lost} events were not kept"),
-            Flushed::Idle | Flushed::Written | Flushed::StillFailing => {}
-        }
-    }
-
     // ---- signals, interfaces, time ------------------------------------------------------------------------------------------
 
     fn signalled(&mut self) {
@@ -889,14 +878,6 @@ impl Control {
         }
     }
 
-    /// A host that is gone for good. On disk before it is answered: a restart must not count it again.
-    fn forget(&mut self, host: String) -> Result<(), Refused> {
-        self.core.ask(|answer| LoopRequest::Forget(host.clone(), answer)).ok_or_else(stuck)??;
-        self.keys.remove(&host);
-        self.state.forget(&host);
-        self.state.save().map_err(|what| Refused { code: ErrorCode::System, what })
-    }
-
     fn fence(&self, i: usize, order: FenceOrder) -> Result<Reply, Refused> {
         let peer = &self.connections[i].peer;
         match order {
@@ -955,17 +936,15 @@ impl Control {
         let now = now_ns();
         self.rates.retain(|_, rate| !rate.is_idle(now));
         self.introductions.retain(|_, rate| !rate.is_idle(now));
-        if let Err(e) = self.state.save() {
-            tracing::error!("{e}");
-        }
-        let outcome = self.history.flush();
-        self.history_written(outcome);
+        self.save_state();
+        self.write_history(true);
+        self.look_at_disk();
         let counted = crate::integrations::Counted {
             clients: self.connections.len() as u64,
             history_events: self.history.next_seq(),
             history_bytes: self.history.bytes(),
             history_lost: self.history.lost(),
-            history_failures: self.history.failures(),
+            history_failures: self.history.failures() + self.hangs,
             history_not_kept: self.admission.not_kept(),
         };
         let extra = (self.pending(), self.maintenance.status(Now::read()));
@@ -1565,9 +1544,7 @@ impl Control {
         }
         // Before anybody is told that it is watched: should this agent be killed now, the next one knows it.
         self.loop_ended |= !self.hear();
-        if let Err(e) = self.table.save(false) {
-            tracing::error!("{e}");
-        }
+        self.keep_table_now();
         Ok(app)
     }
 
@@ -1773,6 +1750,10 @@ impl Control {
                     let Some(i) = self.connections.iter().position(|c| c.id == id) else { continue };
                     let Some((_, wait)) = self.connections[i].waiting.take() else { continue };
                     let answer = match (wait, found) {
+                        (Wait::Page, Found::Page(page, next)) => {
+                            self.send_page(i, page, next);
+                            continue;
+                        }
                         (Wait::Watch(name, selector, scope), Found::Process(found)) => {
                             found.and_then(|process| self.watch_found(i, &name, selector, scope, &process))
                         }
@@ -1939,12 +1920,18 @@ impl Control {
 
     fn end_long_lookups(&mut self) {
         for c in &mut self.connections {
-            let is_lookup = |wait: &Wait| matches!(wait, Wait::Watch(..) | Wait::Explain(_));
+            let is_lookup = |wait: &Wait| matches!(wait, Wait::Watch(..) | Wait::Explain(_) | Wait::Page);
             if c.waiting.as_ref().is_some_and(|(since, wait)| is_lookup(wait) && since.elapsed() > LOOKUP_WAIT) {
-                c.waiting = None;
+                let is_page = matches!(c.waiting.take(), Some((_, Wait::Page)));
                 self.lookups.forget(Whose::Connection(c.id));
-                let what = "the look-up has not been done in nine seconds, behind others of the same user or of many users: \
-                            name the process by its pid, or try again later";
+                let what = if is_page {
+                    "the history's files have not been read in nine seconds: see that their disk answers, or ask for the newest events alone, \
+                     which are in memory (`fide events --last 100`)"
+                } else {
+                    "the look-up has not been done in nine seconds, behind others of the same user or of many users: \
+                     name the process by its pid, or try again later"
+                };
+                c.reading = None;
                 c.push(&refused(ErrorCode::System, what), None);
             }
         }
@@ -1972,24 +1959,46 @@ impl Control {
         reading.sort_by_key(|i| (self.connections[*i].peer.uid != 0, self.connections[*i].served));
         let began = Instant::now();
         for i in reading {
-            let c = &mut self.connections[i];
             self.served += 1;
-            c.served = self.served;
-            while let Some((from, follow)) = c.reading.filter(|_| c.out_bytes < ENOUGH && !c.closing) {
-                let page = self.history.page(from, PAGE);
-                let next = self.history.next_seq();
-                c.reading = page.last().map(|e| (e.seq + 1, follow)).filter(|(from, _)| *from < next);
-                for event in page {
-                    c.push(&Reply::Event(Box::new(event)), None);
-                }
-                if c.reading.is_none() {
-                    c.push(&Reply::EventsEnd { next }, None);
-                    c.following |= follow;
+            self.connections[i].served = self.served;
+            while let Some((from, _)) = self.connections[i].next_page() {
+                match self.history.page_at_hand(from, PAGE) {
+                    Some(page) => self.send_page(i, page, self.history.next_seq()),
+                    None => self.read_page(i, from),
                 }
                 if began.elapsed() >= USERS_SLICE {
                     return;
                 }
             }
+        }
+    }
+
+    /// Has kept events read that are not in memory any more.
+    fn read_page(&mut self, i: usize, from: u64) {
+        let reading = self.history.reading(from, PAGE);
+        let asked = self.look_up(i, Wait::Page, move |_| {
+            let next = reading.next;
+            Found::Page(reading.run(), next)
+        });
+        if let Err(e) = asked {
+            self.connections[i].reading = None;
+            self.connections[i].push(&Reply::Error(e), None);
+        }
+    }
+
+    /// Kept events that were asked for when the next one was to have the number `next`.
+    fn send_page(&mut self, i: usize, page: Vec<HistoryEvent>, next: u64) {
+        let c = &mut self.connections[i];
+        let Some((_, follow)) = c.reading else { return };
+        let behind = page.last().map_or(next, |e| e.seq + 1);
+        for event in page {
+            c.push(&Reply::Event(Box::new(event)), None);
+        }
+        let next = self.history.next_seq();
+        c.reading = (behind < next).then_some((behind, follow));
+        if c.reading.is_none() {
+            c.push(&Reply::EventsEnd { next }, None);
+            c.following |= follow;
         }
     }
 
@@ -2079,8 +2088,7 @@ impl Control {
             }
             Request::Forget { host } => {
                 self.policy.may_forget(&self.connections[i].peer)?;
-                self.forget(host)?;
-                plain(Reply::Done)
+                self.forget(i, host)
             }
             Request::Maintenance { order } => self.order_maintenance(i, order).map(Some),
             Request::Fence { order } => plain(self.fence(i, order)?),
@@ -2177,7 +2185,8 @@ impl Control {
             | GroupOrder::Resume { name }
             | GroupOrder::Switch { name, .. } => self.policy.may_in_group(peer, GroupRight::Administer, name)?,
         }
-        self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)?
+        let account = peer.account;
+        self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), account, answer)).ok_or_else(stuck)?
     }
 
     /// With a new number for a client that has none.
@@ -2693,6 +2702,15 @@ impl Connection {
             return Err(Refused { code: ErrorCode::Permission, what });
         }
         Ok(process)
+    }
+
+    /// From where on it wants kept events now, and whether new ones follow.
+    fn next_page(&self) -> Option<(u64, bool)> {
+        self.reading.filter(|_| self.out_bytes < ENOUGH && !self.closing && self.waiting.is_none())
+    }
+
+    fn wants_page(&self) -> bool {
+        self.next_page().is_some() && self.out.is_empty()
     }
 
     /// Whether its next request may be read: replies come in the order of requests, and it must read them.

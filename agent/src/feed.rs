@@ -1,10 +1,12 @@
 //! Events on their way from the control thread to readers on other threads: the newest ones at hand, kept ones asked for.
 //!
-//! The control thread pushes what happens ([`Feed::push`]) and answers what readers ask of the history ([`Feed::serve`]); a
-//! reader waits for neither. Each side rings the other's descriptor. A reader that was away goes on from an event's number, so
-//! nothing is sent twice, and nothing is left out silently.
+//! The control thread pushes what happens ([`Feed::push`]) and answers what readers ask of the
+//! history ([`Feed::serve`]): it never waits for the disk, so the reader reads by itself what is
+//! not in memory any more ([`Asked::poll`]). A reader waits for neither. Each side rings the
+//! other's descriptor. A reader that was away goes on from an event's number, so nothing is sent
+//! twice, and nothing is left out silently.
 
-use crate::history::History;
+use crate::history::{History, Reading};
 use crate::wake::{eventfd, ring};
 use fide_wire::control::HistoryEvent;
 use fide_wire::level::Level;
@@ -75,9 +77,26 @@ pub struct Page {
     pub more: bool,
 }
 
+impl Page {
+    /// Events from some number on that were asked for when the next one was to have the number
+    /// `next`.
+    fn of(events: Vec<HistoryEvent>, next: u64) -> Self {
+        let looked = events.last().map_or(next, |e| e.seq + 1);
+        Self { more: events.len() == PAGE && looked < next, next: looked, events }
+    }
+}
+
+/// What the control thread answers.
+#[derive(Debug)]
+enum Answer {
+    Page(Page),
+    /// Some of it is in files.
+    Reading(Reading),
+}
+
 #[derive(Debug, Default)]
 struct Slot {
-    page: Mutex<Option<Page>>,
+    answer: Mutex<Option<Answer>>,
     refused: AtomicBool,
 }
 
@@ -90,7 +109,8 @@ pub struct TooMany;
 pub struct Asked(Arc<Slot>);
 
 impl Asked {
-    /// The answer, once it is there.
+    /// The answer, once it is there. Reads the history's files where the events are not in memory
+    /// any more.
     ///
     /// # Errors
     /// When there was no room for it.
@@ -98,7 +118,14 @@ impl Asked {
         if self.0.refused.load(Ordering::Acquire) {
             return Err(TooMany);
         }
-        Ok(locked(&self.0.page).take())
+        let answer = locked(&self.0.answer).take();
+        Ok(answer.map(|answer| match answer {
+            Answer::Page(page) => page,
+            Answer::Reading(reading) => {
+                let next = reading.next;
+                Page::of(reading.run(), next)
+            }
+        }))
     }
 }
 
@@ -198,15 +225,16 @@ impl Feed {
         };
         let Some((question, slot)) = question else { return false };
         let next = history.next_seq();
-        let page = match question {
-            Question::From(from) => {
-                let events = history.page(from, PAGE);
-                let looked = events.last().map_or(next, |e| e.seq + 1);
-                Page { more: events.len() == PAGE && looked < next, next: looked, events }
+        let answer = match question {
+            Question::From(from) => match history.page_at_hand(from, PAGE) {
+                Some(events) => Answer::Page(Page::of(events, next)),
+                None => Answer::Reading(history.reading(from, PAGE)),
+            },
+            Question::Newest(count, wanted) => {
+                Answer::Page(Page { events: history.newest(count, |e| wanted.wants(e)), next, more: false })
             }
-            Question::Newest(count, wanted) => Page { events: history.newest(count, |e| wanted.wants(e)), next, more: false },
         };
-        *locked(&slot.page) = Some(page);
+        *locked(&slot.answer) = Some(answer);
         ring(&self.readers);
         !locked(&self.shared).questions.is_empty()
     }

@@ -113,9 +113,9 @@ impl Store {
                 let jobs_now = std::iter::once(first).chain(jobs.try_iter().take(AT_ONCE));
                 let all: Vec<Box<Write>> = jobs_now.filter_map(|job| self.take(job)).collect();
                 match self.write(&all) {
-                    Ok(()) => {
-                        for write in &all {
-                            let Write { name, generation, index, .. } = &**write;
+                    Ok(written) => {
+                        for write in written {
+                            let Write { name, generation, index, .. } = write;
                             core.tell(Request::GroupWritten(name.clone(), *generation, *index));
                         }
                     }
@@ -146,16 +146,17 @@ impl Store {
         }
     }
 
-    fn write(&mut self, writes: &[Box<Write>]) -> anyhow::Result<()> {
+    /// In one transaction. Gives those that are on disk then.
+    fn write<'a>(&mut self, writes: &'a [Box<Write>]) -> anyhow::Result<Vec<&'a Write>> {
         if writes.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let database = match self.database.take() {
             Some(database) => database,
             None => make(&self.path, &self.here)?,
         };
         let transaction = database.begin_write()?;
-        let mut whole = self.whole.clone();
+        let (mut whole, mut written) = (self.whole.clone(), Vec::new());
         for write in writes {
             if matches!(write.what, What::Whole(_)) {
                 whole.insert(write.name.clone());
@@ -163,11 +164,12 @@ impl Store {
                 continue; // of before a failure: all of it is on its way again
             }
             apply(&transaction, write)?;
+            written.push(&**write);
         }
         transaction.commit()?;
         self.whole = whole;
         self.database = Some(database);
-        Ok(())
+        Ok(written)
     }
 }
 

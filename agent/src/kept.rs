@@ -1,7 +1,9 @@
 //! This host's table, kept in a file beside the incarnations, so that an agent that is restarted goes on with it: what ended meanwhile is told by the new one.
 //!
-//! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread writes the file, without waiting for the disk: it has to outlive the
-//! agent, not the kernel. After another boot nothing of it holds, since everything that ran has ended.
+//! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread hands it
+//! over ([`KeptTable::hand_over`]) to the thread that writes the file ([`TableFile::write`]), which
+//! does not synchronise it: it has to outlive the agent, not the kernel. After another boot nothing
+//! of it holds, since everything that ran has ended.
 //!
 //! The whole table is written now and then. What changes in between is a line behind it at once, in a journal (`….log`) that ends with the next whole one: an agent that is
 //! killed right after it said that a process is watched leaves that to the next one, however large the table and slow the disk.
@@ -16,6 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An agent gave out at most so many versions behind the last one in the file.
@@ -36,6 +39,9 @@ const PUT_OFF_MAX: Duration = Duration::from_millis(200);
 /// Lines go to the journal at once. The whole table follows so much later: not while applications
 /// take over from what has just crashed.
 const SETTLES: Duration = Duration::from_millis(50);
+/// Lines that may wait for a disk that does not take them, bytes: a whole table follows in their
+/// place.
+const LINES_MAX: usize = 1 << 20;
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
@@ -119,22 +125,79 @@ struct Line {
     watch: Option<KeptWatch>,
 }
 
-/// The file.
+/// The table, and what its file does not have yet.
 #[derive(Debug)]
 pub struct KeptTable {
-    path: PathBuf,
+    file: Arc<TableFile>,
     kept: Kept,
-    /// Behind the file as it was written last.
-    journal: Option<File>,
-    /// Lines that it does not have yet.
+    /// Lines that were not handed over.
     lines: String,
     /// Ended rows, by version.
     ended: BTreeMap<u64, u32>,
     /// Since when the file lacks something.
     dirty: Option<Instant>,
-    /// When it was written last, and how long that took.
+    /// When it was handed over last, and how long that took.
     written: Option<(Instant, Duration)>,
     complained: bool,
+}
+
+/// The file, for a thread that may wait for the disk.
+#[derive(Debug)]
+pub struct TableFile {
+    path: PathBuf,
+    waiting: Mutex<Waiting>,
+    /// Behind the whole table as it was written last.
+    journal: Mutex<Option<File>>,
+}
+
+/// What waits to be written. Never locked while the disk is waited for.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// A whole table; the lines follow it.
+    whole: Option<Vec<u8>>,
+    lines: String,
+    /// A whole table is being written.
+    is_under_way: bool,
+    /// One was handed over.
+    has_whole: bool,
+    /// How long it took to write the last one.
+    took: Duration,
+}
+
+impl TableFile {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what was handed over. Waits for the disk.
+    ///
+    /// # Errors
+    /// The system's, in words; a whole table is to follow.
+    pub fn write(&self) -> Result<(), String> {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let (whole, lines) = {
+            let mut waiting = self.waiting();
+            waiting.is_under_way = waiting.whole.is_some();
+            (waiting.whole.take(), std::mem::take(&mut waiting.lines))
+        };
+        let began = Instant::now();
+        let is_whole = whole.is_some();
+        let begun: io::Result<()> = whole.map_or(Ok(()), |bytes| {
+            write_bytes(&self.path, &bytes)?;
+            *journal = None;
+            *journal = Some(begin_journal(&self.path)?);
+            Ok(())
+        });
+        {
+            let mut waiting = self.waiting();
+            waiting.is_under_way = false;
+            if is_whole {
+                waiting.took = began.elapsed();
+            }
+        }
+        let written = begun.and_then(|()| journal.as_mut().map_or(Ok(()), |journal| journal.write_all(lines.as_bytes())));
+        written.map_err(|e| e.to_string())
+    }
 }
 
 impl KeptTable {
@@ -163,8 +226,8 @@ impl KeptTable {
         let row = |text: &String| Row::parse(&unhex(text)?);
         let over = kept.rows.values().filter_map(row).filter(|row| row.content.is_over());
         let ended = over.map(|row| (row.version, row.row)).collect();
-        let path = path.to_owned();
-        Self { path, kept, journal: None, lines: String::new(), ended, dirty: None, written: None, complained: false }
+        let file = TableFile { path: path.to_owned(), waiting: Mutex::default(), journal: Mutex::new(None) };
+        Self { file: Arc::new(file), kept, lines: String::new(), ended, dirty: None, written: None, complained: false }
     }
 
     /// The table that is written from now on.
@@ -228,59 +291,87 @@ impl KeptTable {
         }
     }
 
-    /// Writes what changed: the whole table if it is some time since that was done last, else lines behind it. `leaving`: nothing follows.
+    /// Writes what changed, as [`KeptTable::hand_over`] has it. Waits for the disk. `leaving`:
+    /// nothing follows.
     ///
     /// # Errors
     /// In words, once per failure.
     pub fn save(&mut self, leaving: bool) -> Result<(), String> {
-        let is_whole = leaving || self.due().is_some_and(|wait| wait.is_zero());
-        if !is_whole && self.lines.is_empty() {
+        if !self.hand_over(leaving) {
             return Ok(());
         }
-        let wrote = if is_whole {
-            let began = Instant::now();
-            let wrote = write(&self.path, &self.kept).and_then(|()| self.begin_journal());
-            self.written = Some((began, began.elapsed()));
-            self.dirty = self.dirty.filter(|_| wrote.is_err());
-            wrote
-        } else {
-            self.journal.as_mut().map_or(Ok(()), |journal| journal.write_all(self.lines.as_bytes()))
-        };
-        self.lines.clear();
-        match wrote {
-            Ok(()) => {
-                self.complained = false;
-                Ok(())
-            }
-            Err(_) if std::mem::replace(&mut self.complained, true) => Ok(()),
-            Err(e) => {
-                Err(format!("{} cannot be written ({e}): what ends while no agent runs will not be told", self.path.display()))
-            }
-        }
+        let written = self.file.write();
+        self.written(written)
     }
 
-    /// The file is whole: the journal of the one before is not needed any more.
-    fn begin_journal(&mut self) -> io::Result<()> {
-        let path = journal_path(&self.path);
-        self.journal = None;
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
+    /// What writes the file: for a thread that may wait for the disk.
+    #[must_use]
+    pub fn file(&self) -> Arc<TableFile> {
+        self.file.clone()
+    }
+
+    /// Hands over what changed: the whole table if it is some time since that was done last, else
+    /// lines behind it. Whether there is something to write.
+    pub fn hand_over(&mut self, leaving: bool) -> bool {
+        let is_due = leaving || self.due().is_some_and(|wait| wait.is_zero());
+        if !is_due && self.lines.is_empty() {
+            return false;
         }
-        self.journal = Some(OpenOptions::new().append(true).create_new(true).mode(0o640).open(path)?);
-        Ok(())
+        let file = self.file.clone();
+        let mut waiting = file.waiting();
+        // A disk that takes no line gets the whole table instead, when it does.
+        if is_due || waiting.lines.len() + self.lines.len() > LINES_MAX {
+            let began = Instant::now();
+            waiting.whole = serde_json::to_vec(&self.kept).ok();
+            waiting.has_whole = true;
+            waiting.lines.clear();
+            self.written = Some((began, began.elapsed()));
+            self.dirty = None;
+        } else {
+            waiting.lines += &self.lines;
+        }
+        self.lines.clear();
+        true
+    }
+
+    /// What was handed over was written, or could not be: then a whole table follows.
+    ///
+    /// # Errors
+    /// In words, once per failure.
+    pub fn written(&mut self, written: Result<(), String>) -> Result<(), String> {
+        let complained = std::mem::replace(&mut self.complained, written.is_err());
+        if written.is_err() {
+            self.lacks();
+        }
+        match written {
+            Err(e) if !complained => {
+                let path = self.file.path.display();
+                Err(format!("{path} cannot be written ({e}): what ends while no agent runs will not be told"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn lacks(&mut self) {
         self.dirty.get_or_insert_with(Instant::now);
     }
 
-    /// When the whole table wants to be written; `None`: nothing changed.
+    /// When the whole table wants to be written; `None`: nothing changed, or the last one is not
+    /// written yet.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let since = self.dirty?;
-        let wait = |(began, took): (Instant, Duration)| (took * PART_OF_TIME).min(PUT_OFF_MAX).saturating_sub(began.elapsed());
-        let settles = if self.journal.is_some() { SETTLES.saturating_sub(since.elapsed()) } else { Duration::ZERO };
+        let (has_whole, took) = {
+            let waiting = self.file.waiting();
+            if waiting.whole.is_some() || waiting.is_under_way {
+                return None;
+            }
+            (waiting.has_whole, waiting.took)
+        };
+        let wait = |(began, handed): (Instant, Duration)| {
+            (handed.max(took) * PART_OF_TIME).min(PUT_OFF_MAX).saturating_sub(began.elapsed())
+        };
+        let settles = if has_whole { SETTLES.saturating_sub(since.elapsed()) } else { Duration::ZERO };
         Some(self.written.map_or(Duration::ZERO, wait).max(settles))
     }
 }
@@ -446,6 +537,10 @@ pub(crate) fn adopt(state: &Path, here: &Owner) -> io::Result<()> {
 
 /// Beside the file, then in its place. Not synchronised: the kernel keeps what an agent that is killed has written.
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
+    write_bytes(path, &serde_json::to_vec(kept)?)
+}
+
+fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match open_ours(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -456,8 +551,18 @@ fn write(path: &Path, kept: &Kept) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&new)?;
-    file.write_all(&serde_json::to_vec(kept)?)?;
+    file.write_all(bytes)?;
     std::fs::rename(new, path)
+}
+
+/// The file is whole: the journal of the one before is not needed any more.
+fn begin_journal(table: &Path) -> io::Result<File> {
+    let path = journal_path(table);
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    OpenOptions::new().append(true).create_new(true).mode(0o640).open(path)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod core;
+pub mod disk;
 pub mod end_connections;
 pub mod event_text;
 pub mod example;

@@ -102,6 +102,15 @@ pub const LOOKS: Share = Share {
     advice: "a counter takes 8 looks in its limit: choose longer limits, or fewer counters",
 };
 
+/// Places of groups: those that a user has this host begin or join.
+pub const GROUPS: Share = Share {
+    what: "groups",
+    all: fide_proto::services::groups::GROUPS_MAX as u64,
+    per_user: 16,
+    for_root: 8,
+    advice: "leave some (`fide group leave`; `fide group status` lists them), which gives their places back within a minute",
+};
+
 impl Share {
     /// Whether a user who has `own` of the `used` gets `more` of them.
     ///
@@ -266,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_shares_leave_something_for_others() {
-        for share in [CONNECTIONS, RINGS, WATCHES, TARGETS, LOOKS] {
+        for share in [CONNECTIONS, RINGS, WATCHES, TARGETS, LOOKS, GROUPS] {
             assert!(share.per_user + share.for_root < share.all, "{}", share.what);
         }
     }

@@ -4,6 +4,7 @@ use crate::clock::now_ns;
 use crate::config::{Config, Receive, Send, SocketConfig};
 use crate::control::{Control, Parts};
 use crate::core::{Core, FenceStart, Start};
+use crate::disk::Disk;
 use crate::fence::{Driver, Guard};
 use crate::files;
 use crate::gates::Gates;
@@ -26,10 +27,13 @@ use fide_wire::verdict::FenceMode;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// An agent that is about to end does so within this.
 const FORMER_ENDS: Duration = Duration::from_secs(2);
+/// Logs of durable groups that are not written this long after the loop has ended are left.
+const STORE_ENDS: Duration = Duration::from_secs(5);
 
 fn make_parent(path: &Path) -> anyhow::Result<()> {
     let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) else { return Ok(()) };
@@ -86,6 +90,21 @@ fn end_of_former(path: &Path) -> Serves {
             found => return found,
         }
     }
+}
+
+/// What it was to write, it has written, unless the disk hangs: none of that was acknowledged.
+fn end_of_store(store: JoinHandle<()>) {
+    let until = Instant::now() + STORE_ENDS;
+    while !store.is_finished() {
+        if Instant::now() >= until {
+            let s = STORE_ENDS.as_secs();
+            return tracing::error!(
+                "the logs of durable groups were not written within {s} s: what is missing there, nobody was told"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = store.join(); // a panic of it was reported by the panic hook
 }
 
 /// Removes the socket's file, unless something else has come in its place.
@@ -363,6 +382,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     })?;
     let lookups = Worker::start("fide-lookups", tell.try_clone()?).context("no thread for look-ups")?;
     let rings = Rings::new(ring_maker, Worker::start("fide-rings", tell.try_clone()?).context("no thread for event rings")?);
+    let disk = Disk::start(tell.try_clone()?).context("no thread for the disk")?;
     let control = Control::new(Parts {
         config,
         config_path,
@@ -374,6 +394,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         state,
         table,
         history,
+        disk,
         signals,
         guard,
         gates,
@@ -389,8 +410,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         // A fence stays, and runs out: nobody speaks for this host.
         bail!("the agent's loop has panicked: this is a defect, please report it with the log");
     }
-    // What it was to write, it has written.
-    let _ = store.join();
+    end_of_store(store);
     if let Some(guard) = guard {
         guard.end();
     }

@@ -204,29 +204,57 @@ impl State {
         self.kept.maintenance = maintenance;
     }
 
-    /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new.
+    /// Writes the file if something changed: beside it, then in its place, so that a crash leaves
+    /// the old or the new. Waits for the disk.
     ///
     /// # Errors
     /// In words, once per failure.
     pub fn save(&mut self) -> Result<(), String> {
-        if !self.dirty {
-            return Ok(());
-        }
-        match self.write() {
-            Ok(()) => {
-                self.dirty = false;
-                self.complained = false;
-                Ok(())
-            }
-            Err(_) if self.complained => Ok(()),
-            Err(e) => {
-                self.complained = true;
-                Err(format!("{} cannot be written ({e}); incarnations are kept in memory until it can", self.path.display()))
-            }
-        }
+        let Some(unsaved) = self.unsaved() else { return Ok(()) };
+        let written = unsaved.write();
+        self.saved(written)
     }
 
-    fn write(&self) -> io::Result<()> {
+    /// What the file lacks, if something changed: to be written by a thread that may wait for the
+    /// disk. What became of it, [`State::saved`] is told.
+    pub fn unsaved(&mut self) -> Option<Unsaved> {
+        let is_dirty = std::mem::take(&mut self.dirty);
+        is_dirty.then(|| Unsaved { path: self.path.clone(), kept: self.kept.clone() })
+    }
+
+    /// The file was written, or could not be.
+    ///
+    /// # Errors
+    /// In words, once per failure.
+    pub fn saved(&mut self, written: Result<(), String>) -> Result<(), String> {
+        let complained = std::mem::replace(&mut self.complained, written.is_err());
+        self.dirty |= written.is_err();
+        match written {
+            Err(e) if !complained => {
+                Err(format!("{} cannot be written ({e}); incarnations are kept in memory until it can", self.path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a state's file lacks.
+#[derive(Debug)]
+pub struct Unsaved {
+    path: PathBuf,
+    kept: Kept,
+}
+
+impl Unsaved {
+    /// Writes it. Waits for the disk.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn write(&self) -> Result<(), String> {
+        self.try_write().map_err(|e| e.to_string())
+    }
+
+    fn try_write(&self) -> io::Result<()> {
         may_replace(&self.path)?;
         let new = crate::history::beside(&self.path, ".new");
         may_replace(&new)?;

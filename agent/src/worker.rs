@@ -1,4 +1,5 @@
-//! Work for clients that takes long: finding a process among thousands, a verdict among megabytes of history, making an event ring.
+//! Work for clients that takes long: finding a process among thousands, a verdict or kept events
+//! among megabytes of history, making an event ring.
 //!
 //! It is done by a worker thread at lower priority, never by the control thread. The queue is fair ([`FairQueue`]): what root asks comes first, then each
 //! user's questions and each owner's standing watches in turn. A connection has at most one question here, because replies come in the order of
@@ -56,6 +57,8 @@ pub enum Found {
     Process(Result<Process, Refused>),
     /// To a verdict's id.
     Verdicts(Vec<HistoryEvent>),
+    /// Kept events, and the number that the next one had when they were asked for.
+    Page(Vec<HistoryEvent>, u64),
     /// A ring that was made.
     Made(Result<Subscriber, XdpError>),
     /// A ring is out of use.

@@ -66,9 +66,7 @@ impl Control {
         if let Some(kept) = self.maintenance.unsaved(now) {
             self.state.set_maintenance(kept);
             // At once: an agent that is restarted now goes on with it.
-            if let Err(e) = self.state.save() {
-                tracing::error!("{e}");
-            }
+            self.save_state();
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::group_jobs::{Job as DiskJob, Lost};
 use crate::group_plan::{Choice, GroupPlan, choose, engine, policy};
+use crate::shares::GROUPS;
 use crate::state_jobs::Job;
 use crate::witness_questions::{Command, Life, Question as WitnessQuestion};
 use fide_lane::PathMode;
@@ -123,6 +124,8 @@ pub(super) struct Plans {
     unwritten: String,
     /// Incarnations of hosts about which the witness is asked now.
     witnessed: BTreeSet<Life>,
+    /// Under whom groups are counted that users have this host begin or join.
+    charged: BTreeMap<String, u32>,
 }
 
 impl Plans {
@@ -524,6 +527,7 @@ impl Core {
             self.group_plans.unwritten.clear();
         }
         self.groups.handle_written(name, generation, index);
+        self.groups_happened(now_ns());
         self.write_sessions();
     }
 
@@ -685,16 +689,36 @@ impl Core {
 
     // ---- for the control thread -----------------------------------------------------------------------------------------
 
-    /// `fide group`.
+    /// Whether a user may have this host begin or join a group. One of the configuration has a
+    /// place of its own.
+    fn admit_group(&mut self, name: &str, account: u32) -> Result<(), Refused> {
+        if self.group_plans.has(name) {
+            return Ok(());
+        }
+        let (groups, charged) = (&self.groups, &mut self.group_plans.charged);
+        charged.retain(|name, _| groups.brief(name).is_some());
+        let own = charged.iter().filter(|(of, by)| *of != name && **by == account).count();
+        let admitted = GROUPS.admit(account, own as u64, groups.places_beside(name) as u64, 1);
+        admitted.map_err(|what| Refused { code: ErrorCode::Full, what })
+    }
+
+    fn charge_group(&mut self, name: String, account: u32) {
+        if !self.group_plans.has(&name) {
+            self.group_plans.charged.insert(name, account);
+        }
+    }
+
+    /// `fide group`, as it is ordered by whoever is counted under `account`.
     ///
     /// # Errors
     /// What it says.
-    pub fn order_group(&mut self, order: GroupOrder) -> Result<Reply, Refused> {
+    pub fn order_group(&mut self, order: GroupOrder, account: u32) -> Result<Reply, Refused> {
         let now = now_ns();
         match order {
             GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
             GroupOrder::Create { name, engine: kind, policy: how, hosts, durable, fresh } => {
                 let named = |text: String| Some(text).filter(|text| !text.is_empty());
+                self.admit_group(&name, account)?;
                 let kind = named(kind).map(|kind| engine(&kind)).transpose().map_err(invalid)?;
                 let how = named(how).map(|how| policy(&how)).transpose().map_err(invalid)?;
                 let (kind, how) = self.choose_group(&name, &hosts, kind, how)?;
@@ -702,10 +726,16 @@ impl Core {
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
                 let timing = self.group_timing();
+                let charged = name.clone();
                 let plan = Plan { name, generation, engine: kind, policy: how, members, durable, lineage: 0, timing };
                 self.groups.create(now, plan, fresh).map_err(refused)?;
+                self.charge_group(charged, account);
             }
-            GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
+            GroupOrder::Join { name } => {
+                self.admit_group(&name, account)?;
+                self.groups.join(now, &name).map_err(refused)?;
+                self.charge_group(name, account);
+            }
             GroupOrder::Leave { name, force: false } => self.groups.leave(now, &name).map_err(refused)?,
             GroupOrder::Leave { name, force: true } => self.groups.give_up(now, &name).map_err(refused)?,
             GroupOrder::Resume { name } => self.resume_anyway(&name, now)?,

@@ -178,8 +178,8 @@ pub enum Request {
     EventsLost(Answer<u64>),
 
     // ---- groups
-    /// An operator's order.
-    OrderGroup(Box<GroupOrder>, Answer<Result<Reply, Refused>>),
+    /// An operator's order, and under whom it is counted.
+    OrderGroup(Box<GroupOrder>, u32, Answer<Result<Reply, Refused>>),
     /// A session with a group, of a client that has used this number last, from this entry of this generation on.
     OpenGroup { name: String, client: (u64, u64), from: Opening, peer: Box<Peer>, answer: Answer<Result<OwnedFd, Refused>> },
     /// Ends sessions of users who had more rights in their group than these.
@@ -268,7 +268,7 @@ impl Core {
             R::TellWhatBecame { ring, instances, answer } => answer.after(|| self.tell_what_became(ring, &instances)),
             R::PiggybackMax(answer) => answer.give(self.piggyback_max()),
             R::EventsLost(answer) => answer.give(self.events_lost()),
-            R::OrderGroup(order, answer) => answer.give(self.order_group(*order)),
+            R::OrderGroup(order, account, answer) => answer.give(self.order_group(*order, account)),
             R::OpenGroup { name, client, from, peer, answer } => answer.give(self.open_group(&name, client, from, peer)),
             R::SetGroupPolicy(policy) => self.set_group_policy(&policy),
             R::AskForBarriers(paths) => self.ask_for_barriers(paths),

@@ -15,6 +15,7 @@ mod freshness;
 mod gaps;
 mod gray;
 mod groups;
+mod hung_disk;
 mod linearizable;
 mod lines;
 mod load;

@@ -190,3 +190,30 @@ fn a_right_that_is_taken_away_ends_the_sessions_that_had_it() {
     is_refused(&mut alice, "open a 0", &["`open`"]);
     until("no session is left", || ["a", "b"].into_iter().all(|name| status(&w, 1, name).unwrap().sessions == 0));
 }
+
+/// Places of groups are shared like everything else that all users of a host have together.
+#[test]
+fn one_user_cannot_take_all_places_of_groups() {
+    let lines = |_| format!("\"a-*\" = {{ administer = [\"{ALICE}\"] }}\n\"b-*\" = {{ administer = [\"{BOB}\"] }}\n");
+    let Some(w) = two(lines, &[]) else { return };
+    let [mut alice, mut bob] = [ALICE, BOB].map(|uid| user(&w, 1, uid));
+    let places = fide_agent::shares::GROUPS.per_user;
+    for number in 0..places {
+        does(&mut alice, &begin(&format!("a-{number}")));
+    }
+    let whole = format!("user {ALICE} has {places} groups, and one user may have {places}");
+    is_refused(&mut alice, &begin("a-more"), &[&whole, "fide group leave"]);
+    is_refused(&mut alice, &ordered(&GroupOrder::Join { name: "a-more".into() }), &[&whole]);
+    does(&mut bob, &begin("b-0"));
+    create(&w, 1, "roots", "huc", &["h1", "h2"]).unwrap();
+    (1..=2).for_each(|host| runs(&w, host, "roots"));
+    // The name of one that was left may be used again at once, and its place with it.
+    (1..=2).for_each(|host| runs(&w, host, "a-0"));
+    does(&mut alice, &leave("a-0"));
+    until("alice's host has left it", || status(&w, 1, "a-0").is_none_or(|group| group.me.is_none()));
+    let left = w.ask(2, &fide_wire::control::Request::Group { order: GroupOrder::Leave { name: "a-0".into(), force: false } });
+    left.unwrap();
+    until("the other one has, too", || status(&w, 2, "a-0").is_none_or(|group| group.me.is_none()));
+    does(&mut alice, &begin("a-0"));
+    is_refused(&mut alice, &begin("a-more"), &[&whole]);
+}

@@ -175,6 +175,41 @@ fn the_size_is_bounded_and_the_newest_are_kept() {
     check(&h);
 }
 
+/// A thread that waits for the disk writes, others read, and nobody waits for another one.
+#[test]
+fn events_are_read_while_they_wait_for_the_disk_and_while_files_are_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h");
+    let (mut h, _) = History::open_with(Some(&path), 1 << 20, 10);
+    (0..100).for_each(|n| _ = h.append(event(n)));
+    let numbers = |events: Vec<HistoryEvent>| events.into_iter().map(|e| e.seq).collect::<Vec<_>>();
+    assert!(h.page_at_hand(50, 5).is_none() && h.page_at_hand(95, 5).is_some());
+    assert_eq!(numbers(h.page(1, 200)), (1..=100).collect::<Vec<_>>(), "not in memory, and not on disk");
+    assert_eq!(h.find(VerdictId::new(7, 3)).len(), 1);
+    assert!(h.has_news() && !h.has_news());
+    h.files(true).write();
+    assert_eq!((h.poll(), h.poll()), (Some(Flushed::Written), None));
+    let readings = [h.reading(1, 200), h.reading(60, 10)];
+    let mut n = 100;
+    while !dir.path().join("h.1").exists() {
+        h.append(event(n));
+        assert_eq!(h.write(), Flushed::Written);
+        n += 1;
+    }
+    let [all, some] = readings.map(|reading| (reading.next, numbers(reading.run())));
+    assert_eq!(all, (101, (1..=100).collect()), "as it was when it was asked for");
+    assert_eq!(some, (101, (60..70).collect()));
+    // Nothing is written: what waits is bounded, and what was lost is said when it is.
+    let long = |n| HistoryEvent { text: "x".repeat(2_000), ..event(n) };
+    (0..2_000).for_each(|n| _ = h.append(long(n)));
+    let lost = h.lost();
+    assert!(lost > 100);
+    h.files(false).write();
+    assert_eq!(h.poll(), Some(Flushed::Written));
+    let marker = h.page(h.next_seq() - 1, 1).remove(0);
+    assert!(h.has_news() && marker.text.starts_with(&format!("{lost} events")), "{}", marker.text);
+}
+
 #[test]
 fn an_end_that_a_former_agent_has_written_is_known_when_it_is_told_again() {
     let dir = tempfile::tempdir().unwrap();

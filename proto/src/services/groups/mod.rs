@@ -109,7 +109,8 @@ const EXPECTED_LOOK_NS: u64 = 50_000_000;
 const SEARCHED_NS: u64 = 200_000_000;
 /// Why a group could not be begun, or was not found, can be asked for so long (ns).
 const FAILED_NS: u64 = 10_000_000_000;
-/// A group that was left keeps its entries and its place for so long (ns): applications read the rest.
+/// A group that was left, or that cannot go on here, keeps its entries and its place for so long
+/// (ns): applications read the rest.
 const LEFT_NS: u64 = 60_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
@@ -120,6 +121,9 @@ const REFUSALS_MAX: u32 = 5;
 const RESUME_AGAIN_NS: u64 = 100_000_000;
 /// but no more than so many doublings.
 const RESTARTS_MAX: u32 = 7;
+/// Parts of a durable group's log that wait for the disk at a time: what comes behind them waits in
+/// the log, and not once more in a queue.
+const WRITES_AHEAD: usize = 2;
 /// Ids of this node that never took part, of one group.
 const UNBORN_MAX: usize = 256;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
@@ -490,6 +494,8 @@ struct Group {
     saved: Option<Saved>,
     /// The log through this position was handed out to be written; nothing of this member's so far.
     handed: Option<Position>,
+    /// So many of those parts are not on disk yet.
+    writes: usize,
     /// Its log is this member's: it took part.
     has_run: bool,
     /// A snapshot that is to be written.
@@ -619,6 +625,7 @@ impl Group {
             unconfirmed: VecDeque::new(),
             saved: None,
             handed: None,
+            writes: 0,
             has_run: false,
             unwritten: None,
             large: None,
@@ -876,7 +883,7 @@ impl Group {
             return None;
         }
         self.has_run |= self.member.as_ref().is_some_and(|member| member.log().is_running());
-        if !self.plan.durable || !self.has_run || self.member.is_none() {
+        if !self.plan.durable || !self.has_run || self.member.is_none() || self.writes >= WRITES_AHEAD {
             return None;
         }
         // What a snapshot stands for, applications have been told of.
@@ -900,6 +907,7 @@ impl Group {
             self.handed = Some(through);
         }
         let index = if self.handed >= Some(through) { self.confirmed } else { 0 };
+        self.writes += 1;
         Some(Write { name: self.plan.name.clone(), generation: self.plan.generation, index, what })
     }
 
@@ -1471,14 +1479,17 @@ impl Groups {
     pub fn handle_written(&mut self, name: &str, generation: u64, index: u64) {
         if let Some(group) = self.named_mut(name).filter(|group| group.plan.generation == generation) {
             group.written = group.written.max(index);
+            group.writes = group.writes.saturating_sub(1);
         }
+        let group = self.names.get(name).and_then(|generation| self.groups.get_mut(generation));
+        group.into_iter().for_each(|group| hand_out(group, &mut self.saved, &mut self.events));
     }
 
     /// The disk did not take a [`Write`], and nothing that was to be written behind it: all logs
     /// are to be written whole.
     pub fn handle_unwritten(&mut self, now_ns: u64) {
         for group in self.groups.values_mut().filter(|group| group.plan.durable) {
-            (group.handed, group.unwritten) = (None, None);
+            (group.handed, group.writes, group.unwritten) = (None, 0, None);
         }
         self.settle(now_ns);
     }
@@ -2016,6 +2027,15 @@ impl Groups {
         Err(format!("at most {GROUPS_MAX} groups on one host, those of its configuration among them"))
     }
 
+    /// Places of groups that are taken, or kept for those of the configuration, but for the one of
+    /// this name.
+    #[must_use]
+    pub fn places_beside(&self, name: &str) -> usize {
+        let is_absent = |expected: &&String| *expected != name && !self.names.contains_key(*expected);
+        let taken = self.groups.values().filter(|group| group.plan.name != name).count();
+        taken + self.expected.keys().filter(is_absent).count()
+    }
+
     /// What was left is forgotten, and its place is free.
     fn drop_left(&mut self, generation: u64) {
         if let Some(group) = self.groups.get_mut(&generation) {
@@ -2162,7 +2182,9 @@ impl Groups {
         // Of a group that never was here nothing is left to be looked at.
         let never_was = matches!(group.stage, Stage::Preparing(_)) || group.plan.generation == 0;
         group.stage = Stage::Failed(why.clone());
-        group.deadline_ns = if never_was { now_ns.saturating_add(FAILED_NS) } else { u64::MAX };
+        // A log that is kept stays until somebody decides.
+        let within_ns = if never_was { FAILED_NS } else { LEFT_NS };
+        group.deadline_ns = if never_was || group.kept.is_none() { now_ns.saturating_add(within_ns) } else { u64::MAX };
         group.join_at_ns = u64::MAX;
         for node in nodes.into_iter().filter(|node| coordinates && *node != ours) {
             let _ = self.tell(node, &Message::Abort { generation });
@@ -2784,12 +2806,7 @@ impl Groups {
             }
             run(now_ns, group);
             group.confirm(*generation, links);
-            while let Some(write) = group.poll_write() {
-                if matches!(write.what, What::Whole(_)) {
-                    saved.remove(&group.plan.name);
-                }
-                events.push_back(Event::Write(Box::new(write)));
-            }
+            hand_out(group, saved, events);
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
                 if group.plan.durable && group.has_run && group.missing().is_none() {
                     saved.insert(group.plan.name.clone(), group.saved());
@@ -3161,6 +3178,16 @@ fn is_of(group: &Group, node: u32) -> bool {
     group.state.bindings().values().any(|binding| binding.node == node)
 }
 
+/// What of a group is to be written now.
+fn hand_out(group: &mut Group, saved: &mut BTreeMap<String, Saved>, events: &mut VecDeque<Event>) {
+    while let Some(write) = group.poll_write() {
+        if matches!(write.what, What::Whole(_)) {
+            saved.remove(&group.plan.name);
+        }
+        events.push_back(Event::Write(Box::new(write)));
+    }
+}
+
 /// Whether all others that live have said that the heartbeat behind our silence came.
 fn release(now_ns: u64, group: &mut Group) {
     let (Some(held), Some(member)) = (&mut group.held, &mut group.member) else { return };
@@ -3236,7 +3263,7 @@ fn drain(
                 {
                     member.stop(Halted::Contradiction);
                 }
-                group.handed = None;
+                (group.handed, group.writes) = (None, 0);
                 applied = true;
             }
             Output::Log(log::Output::Apply { position, entry }) => {

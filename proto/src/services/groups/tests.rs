@@ -1211,9 +1211,9 @@ fn who_dies_before_others_have_its_state_costs_nobody_an_entry() {
     }
 }
 
-#[test]
-fn a_member_without_its_applications_state_does_not_run_and_says_when_that_is_lost() {
-    let mut world = with_large_state(5);
+/// Node 2 is let in, and the others end before it has the state of the applications.
+fn with_lost_state(seed: u64) -> World {
+    let mut world = with_large_state(seed);
     assert!(world.within(500, |world| (0..3).all(|node| has_state(world, node))));
     world.crash(2);
     world.run(world.now_ns + 50 * MS, |_| false);
@@ -1238,6 +1238,20 @@ fn a_member_without_its_applications_state_does_not_run_and_says_when_that_is_lo
     world.crash(other.5 as usize - 1);
     let lost = |world: &World| matches!(world.status(2).unwrap().stage, Stage::Failed(_));
     assert!(world.within(500, lost), "{:?}", world.status(2));
+    world
+}
+
+/// A group that can run no more here does not stay for ever.
+#[test]
+fn a_group_that_cannot_run_here_gives_its_place_back() {
+    let mut world = with_lost_state(5);
+    assert!(!world.within(LEFT_NS / MS - 1_000, |world| world.nodes[2].groups.is_empty()), "it is seen why");
+    assert!(world.within(2_000, |world| world.nodes[2].groups.is_empty()));
+}
+
+#[test]
+fn a_member_without_its_applications_state_does_not_run_and_says_when_that_is_lost() {
+    let mut world = with_lost_state(5);
     // That name can be used again.
     let plan = world.plan("g", Kind::Huc, &[2]);
     world.order.clear();
@@ -1715,6 +1729,31 @@ fn a_node_of_another_build_is_named() {
     world.nodes[0].groups.handle_segment(now_ns, 2, 1, &body).unwrap();
     let Stage::Failed(why) = world.nodes[0].groups.status_named("orders").unwrap().stage else { panic!("it waits") };
     assert!(why.contains("another build") && why.contains("install the same release"), "{why}");
+}
+
+/// What is decided behind a disk that hangs waits in the log, and not once more in a queue.
+#[test]
+fn a_disk_that_hangs_is_handed_a_bounded_part_of_the_log() {
+    let mut world = World::new(3, 3);
+    world.expect_durable(&[0, 1, 2]);
+    assert!(world.within(5_000, |world| (0..3).all(|node| world.runs(node))));
+    assert!(world.within(100, |world| world.disks.len() == 3 && world.writes.is_empty()));
+    let of_2 = |world: &World| world.writes.iter().filter(|(_, node, _)| *node == 2).count();
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| of_2(world) > 0));
+    let hang = |world: &mut World, until_ns| {
+        world.writes.iter_mut().filter(|(_, node, _)| *node == 2).for_each(|(at_ns, ..)| *at_ns = until_ns);
+    };
+    hang(&mut world, u64::MAX);
+    for number in 2..=20 {
+        world.propose(0, 1, number).unwrap();
+        world.within(20, |_| false);
+    }
+    assert_eq!((of_2(&world), world.status(0).unwrap().written), (WRITES_AHEAD, Some(20)));
+    assert!(world.status(2).unwrap().written < Some(20), "its applications are not told");
+    let now_ns = world.now_ns;
+    hang(&mut world, now_ns);
+    assert!(world.within(100, |world| world.status(2).unwrap().written == Some(20)));
 }
 
 #[test]
