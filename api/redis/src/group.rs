@@ -88,6 +88,16 @@ struct Syncing {
     feed: Feed,
 }
 
+/// What a server that follows has missed comes from the leader's own stream, which keeps the last part; what is decided meanwhile waits.
+struct Gap {
+    missed: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// Where the entries of the group go on, and the bytes before it that are of a command that is not whole.
+    until: u64,
+    cut: u64,
+    later: Vec<(u64, u64, Vec<u8>)>,
+    later_bytes: usize,
+}
+
 enum State {
     Nothing {
         since: Instant,
@@ -102,6 +112,8 @@ enum State {
     Following {
         link: TcpStream,
         feed: Feed,
+        /// Its agent does not have the entries that follow any more.
+        gap: Option<Gap>,
     },
     /// The server becomes a primary; its stream goes on behind `position`, or it has data of its own. Its link stays until it has read all.
     TakingOver {
@@ -180,6 +192,17 @@ pub struct Worker {
     slow: Vec<i32>,
     bytes: Vec<u8>,
     piece: Vec<u8>,
+}
+
+impl Gap {
+    fn wait(&mut self, start: u64, cut: u64, bytes: &[u8]) -> io::Result<()> {
+        self.later_bytes += bytes.len();
+        if self.later_bytes > MEMORY_MAX {
+            return Err(io::Error::other("what it has missed does not come"));
+        }
+        self.later.push((start, cut, bytes.to_vec()));
+        Ok(())
+    }
 }
 
 /// What has the group open. Both threads use it: the group's thread for everything that takes its time; the server's main thread, while this server leads,
@@ -504,7 +527,7 @@ impl Worker {
         };
         // Its server takes no more for now.
         let full = match &self.state {
-            State::Following { link, feed } | State::TakingOver { rest: Some((link, feed)), .. } if feed.waits() => {
+            State::Following { link, feed, .. } | State::TakingOver { rest: Some((link, feed)), .. } if feed.waits() => {
                 Some(link.as_raw_fd())
             }
             _ => None,
@@ -532,7 +555,9 @@ impl Worker {
     /// Whether this server has everything that is decided, and nothing else.
     fn is_in_sync(&self) -> bool {
         match &self.state {
-            State::Following { feed, .. } => self.course.offset.is_some_and(|offset| Some(offset) >= feed.data()),
+            State::Following { feed, gap, .. } => {
+                gap.is_none() && self.course.offset.is_some_and(|offset| Some(offset) >= feed.data())
+            }
             State::Leading { .. } => true,
             _ => false,
         }
@@ -748,10 +773,12 @@ impl Worker {
                                 as a server that leads has written down its state"
                         .into());
                 };
-                self.course = course;
+                let before = std::mem::replace(&mut self.course, course);
                 self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
                 self.copies = Copies::new(Instant::now());
-                self.follow();
+                if !self.has_missed(&before) {
+                    self.follow();
+                }
                 self.unmonitored = true;
             }
             Event::Members(members) => {
@@ -762,6 +789,29 @@ impl Worker {
             Event::Standing(_) | Event::Overdue { .. } | Event::Fate { .. } => {}
         }
         Ok(())
+    }
+
+    /// Whether this server's data are of the stream that goes on: then what is missing is asked for.
+    fn has_missed(&mut self, before: &Course) -> bool {
+        let was_synced = before.offset.is_some();
+        let is_own = self.is_own();
+        let (Some(leader), Some(until)) = (self.course.leader.clone(), self.course.offset) else { return false };
+        let State::Following { feed, gap, .. } = &mut self.state else { return false };
+        let is_same =
+            before.breaks == self.course.breaks && was_synced && before.offset >= feed.data() && !is_own && gap.is_none();
+        feed.drop_cut();
+        let Some(whole) = feed.whole().filter(|whole| is_same && *whole <= until) else { return false };
+        let (tell, missed) = mpsc::channel();
+        let (shared, account) = (self.shared.clone(), self.shared.accounts().of_others);
+        let (socket, group) = (self.settings.socket.clone(), self.settings.group.clone());
+        std::thread::spawn(move || {
+            let checked = members(socket.as_deref(), &group).and_then(|members| check_leader(&leader, &members));
+            let asked = checked.map_err(io::Error::other);
+            let _ = tell.send(asked.and_then(|()| replication::missed(&leader.address, &account, whole, until)));
+            shared.to_group.bell.ring();
+        });
+        *gap = Some(Gap { missed, until, cut: self.course.cut, later: Vec::new(), later_bytes: 0 });
+        true
     }
 
     /// Another application proposes to the group, or somebody means harm.
@@ -784,7 +834,7 @@ impl Worker {
         }
         match &self.state {
             // The next leader had all that this server has.
-            State::Following { feed, .. } if feed.whole() >= feed.data() && self.course.offset == feed.whole() => {
+            State::Following { feed, gap: None, .. } if feed.whole() >= feed.data() && self.course.offset == feed.whole() => {
                 let address = self.course.leader.as_ref().map(|leader| leader.address.clone()).unwrap_or_default();
                 self.shared.to_server.push(ToServer::Be(Role::Follows(address)));
             }
@@ -806,7 +856,7 @@ impl Worker {
         self.copies.has_leader();
         let now = Instant::now();
         let (position, rest) = match std::mem::replace(&mut self.state, State::Nothing { since: now }) {
-            State::Following { mut feed, link } => {
+            State::Following { mut feed, link, .. } => {
                 feed.drop_cut();
                 (feed.whole(), Some((link, feed)))
             }
@@ -827,7 +877,10 @@ impl Worker {
                 self.confirmed = self.confirmed.max(ticket);
                 return;
             }
-            State::Following { link, feed } if follows => feed.push(start, cut, bytes).and_then(|()| feed.give(link).map(drop)),
+            State::Following { gap: Some(gap), .. } if follows => gap.wait(start, cut, bytes),
+            State::Following { link, feed, .. } if follows => {
+                feed.push(start, cut, bytes).and_then(|()| feed.give(link).map(drop))
+            }
             State::Syncing(syncing) if follows => syncing.feed.push(start, cut, bytes),
             State::Following { .. } | State::Syncing(_) => Err(io::Error::other("the leader has other data now")),
             _ => return,
@@ -846,7 +899,7 @@ impl Worker {
     /// What waits for this host's server, as far as it takes it.
     fn give(&mut self) {
         let given = match &mut self.state {
-            State::Following { link, feed } | State::TakingOver { rest: Some((link, feed)), .. } => feed.give(link),
+            State::Following { link, feed, .. } | State::TakingOver { rest: Some((link, feed)), .. } => feed.give(link),
             _ => return,
         };
         if let Err(e) = given
@@ -965,7 +1018,7 @@ impl Worker {
                         Ok(_) => {
                             self.said = None;
                             self.distrusts.clear();
-                            self.state = State::Following { link: stream, feed };
+                            self.state = State::Following { link: stream, feed, gap: None };
                         }
                         Err(e) => self.begins_anew(&e),
                     }
@@ -978,6 +1031,19 @@ impl Worker {
                 Err(mpsc::TryRecvError::Empty) => {}
             },
             State::Following { link, .. } if has_hung_up(link) => self.follow(),
+            State::Following { feed, gap: of @ Some(_), .. } => {
+                let Some(missed) = of.as_ref().and_then(|gap| gap.missed.try_recv().ok()) else { return };
+                let Some(gap) = of.take() else { return };
+                let closed = missed.and_then(|missed| {
+                    let start = gap.until - missed.len() as u64;
+                    feed.push(start, gap.cut, &missed)?;
+                    gap.later.iter().try_for_each(|(start, cut, bytes)| feed.push(*start, *cut, bytes))
+                });
+                match closed {
+                    Ok(()) => self.said = None,
+                    Err(e) => self.begins_anew(&e),
+                }
+            }
             State::Nothing { since } if has_other_leader && since.elapsed() >= AGAIN => self.follow(),
             _ => {}
         }

@@ -96,13 +96,13 @@ pub enum Sync {
     Whole(u64),
 }
 
-/// What a server says of its keys.
+/// What a server says of itself: a section of INFO.
 ///
 /// # Errors
 /// What it answered, or that it did not.
-pub fn ask_info(address: &str, account: &Account) -> io::Result<String> {
+pub fn ask_info(address: &str, account: &Account, section: &str) -> io::Result<String> {
     let mut server = connect(address, account, Duration::from_millis(500))?;
-    let len = asked(&mut server, &["INFO", "keyspace"])?;
+    let len = asked(&mut server, &["INFO", section])?;
     let len = len.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()).filter(|len| *len <= LINE_MAX);
     let mut text = vec![0; len.ok_or_else(|| wrong("INFO is not answered by a text"))?];
     server.read_exact(&mut text)?;
@@ -160,6 +160,23 @@ pub fn attach(
         }
         _ => Err(wrong(format!("PSYNC is answered by {answer}"))),
     }
+}
+
+/// The leader's stream from byte `from` to byte `until`, if it still has that.
+///
+/// # Errors
+/// What the server answered, or that it did not, or has them no more.
+pub fn missed(leader: &str, account: &Account, from: u64, until: u64) -> io::Result<Vec<u8>> {
+    let info = ask_info(leader, account, "replication")?;
+    let id = info.lines().find_map(|line| line.strip_prefix("master_replid:")).map(str::trim);
+    let id = id.ok_or_else(|| wrong("INFO names no replication id"))?;
+    let (mut server, sync) = attach(leader, account, Some((id, from)), true)?;
+    if sync != Sync::Continues {
+        return Err(wrong("the leader keeps no more of its stream than repl-backlog-size"));
+    }
+    let mut bytes = Vec::new();
+    server.by_ref().take(until - from).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == until - from { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Passes the data on that come before the stream. `true`: they end with a mark, which is not found if something follows before it was read.

@@ -28,6 +28,8 @@ const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
 const CHECK: Duration = Duration::from_secs(1);
 /// How often a server that follows looks how far it is, at most: that takes some µs.
 const LOOK: Duration = Duration::from_millis(5);
+/// Bytes of its stream that a server keeps at least.
+const BACKLOG: u64 = 16 << 20;
 /// A server that has not gone on for so long is not in sync any more, unless `lag-max` says otherwise.
 const LAG_MAX_MS: u64 = 2_000;
 const LAG_MAX_LEAST_MS: u64 = 300;
@@ -185,6 +187,10 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let shared = SHARED.get_or_init(|| Arc::new(new));
     // Whole copies begin at once; nobody waits for more servers that might want one.
     drop(api.call("CONFIG", &["SET", "repl-diskless-sync-delay", "0"]));
+    // What a server misses while its agent is restarted; a larger one is an operator's.
+    if setting(api, "repl-backlog-size").parse().is_ok_and(|size: u64| size < BACKLOG) {
+        drop(api.call("CONFIG", &["SET", "repl-backlog-size", &BACKLOG.to_string()]));
+    }
     COMMANDS.get_or_init(|| commands(api));
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
@@ -483,7 +489,7 @@ fn must_not_lead(api: Api) -> Option<String> {
         return None;
     }
     let here = keys_in(api.call("INFO", &["keyspace"]).tree().text());
-    let there = replication::ask_info(&seen.leader, &shared().accounts().of_others).map(|info| keys_in(&info));
+    let there = replication::ask_info(&seen.leader, &shared().accounts().of_others, "keyspace").map(|info| keys_in(&info));
     let there = there.map_or_else(|e| format!("an unknown number of keys ({e})"), |keys| format!("{keys} keys"));
     Some(format!(
         "ERR fide: {} leads, with {there}, and this server has {here}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
