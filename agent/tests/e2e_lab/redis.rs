@@ -375,6 +375,12 @@ fn servers_go_on_when_all_agents_were_killed() {
     }
 }
 
+/// At once: none notices that another one is gone.
+fn kill_all_agents(w: &mut World, hosts: u16) {
+    (1..=hosts).for_each(|host| w.signal_agent(host, libc::SIGSTOP));
+    (1..=hosts).for_each(|host| w.kill_agent(host));
+}
+
 /// A group that begins anew: an empty server that is there first does not lead, nor does one that had not everything.
 #[test]
 fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
@@ -385,7 +391,7 @@ fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
     // Of the last set, h3's server is gone with its data, and an empty one comes for it.
     of.kill(3);
     until("two hold everything", || of.status(1).contains("copies :2"));
-    (1..=3).for_each(|host| of.w.kill_agent(host));
+    kill_all_agents(&mut of.w, 3);
     of.servers[2] = Some(server(&of.w, 3, &[]));
     (1..=3).for_each(|host| of.w.start(host));
     (1..=3).for_each(|host| of.is_ready(host));
@@ -396,7 +402,7 @@ fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
     until("all hold everything", || of.status(leader).contains("copies :3"));
     assert_eq!(ask(&of.w, leader, "SET key 2"), "+OK");
     of.agree();
-    (1..=3).for_each(|host| of.w.kill_agent(host));
+    kill_all_agents(&mut of.w, 3);
     of.kill(leader);
     of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
     (1..=3).for_each(|host| of.w.start(host));
@@ -809,17 +815,28 @@ fn writes_are_refused_while_too_few_servers_hold_everything() {
 
 /// An operator's word does not empty a group that is well.
 #[test]
-fn no_server_leads_by_force_while_another_does() {
-    let Some(of) = Servers::up(2, "huc") else { return };
+fn no_server_leads_by_force_that_has_not_everything_while_another_does() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
     assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    assert_eq!(ask(&of.w, 1, "SET other value"), "+OK");
     of.agree();
+    of.kill(2);
+    // It gets no data: the leader wants a password.
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("CONFIG SET requirepass secret").unwrap(), "+OK");
+    of.servers[1] = Some(server(&of.w, 2, &[]));
+    until("it has none", || of.status(2).contains("NOAUTH"));
     let refused = ask(&of.w, 2, "FIDE LEAD FORCE");
-    assert!(refused.starts_with("-ERR fide: ") && refused.contains("leads, with 1 keys, and this server has 1"), "{refused}");
-    assert_eq!(of.leader(), Some(1));
-    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE DISCARD"), "+OK");
+    assert!(refused.starts_with("-ERR fide: ") && refused.contains("and this server has 0: FIDE"), "{refused}");
+    assert_eq!(ask(&of.w, 2, "CONFIG SET masterauth secret"), "+OK");
+    assert!(client.ask("FIDE STATUS").unwrap().contains("this server leads"));
+    // Who has everything may lead: nothing is lost.
+    of.is_ready(2);
+    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE"), "+OK");
     until("h2 leads", || ask(&of.w, 2, "GET key") == "value");
-    of.is_ready(1);
-    of.agree();
+    until("the former one follows", || {
+        client.ask("FIDE STATUS").is_err() || client.ask("FIDE STATUS").unwrap().contains("follows")
+    });
 }
 
 /// The leading program replaces itself, so that no process ends: nobody follows itself, and another leads.
@@ -861,4 +878,76 @@ fn a_password_that_was_changed_is_said_on_both_sides_and_used_once_it_is_right()
     // The next leader, which has no password, and the former one, which shows one.
     of.kill(1);
     until("the other one leads", || ask(&of.w, 2, "GET key") == "value");
+}
+
+/// Whatever reads, writes or is sent by the leader is refused elsewhere, by what the command is and not by its name.
+#[test]
+fn no_command_passes_a_server_that_does_not_lead() {
+    let Some(mut of) = Servers::up_with(2, "huc", "trust-contract", &["--rename-command", "GET", "fetch"]) else { return };
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("SET key value").unwrap(), "+OK");
+    assert_eq!(client.ask("fetch key").unwrap(), "value");
+    for command in [
+        "fetch key",
+        "PUBLISH c m",
+        "SPUBLISH c m",
+        "PFCOUNT h",
+        "EVAL return(1) 0",
+        "WATCH key",
+        "SET key 2",
+        "OBJECT ENCODING key",
+    ] {
+        let refused = ask(&of.w, 2, command);
+        assert!(refused.starts_with("-READONLY"), "{command}: {refused}");
+    }
+    for setting in ["replica-read-only no", "maxclients 100 replica-read-only no", "SLAVE-READ-ONLY 0"] {
+        let refused = ask(&of.w, 2, &format!("CONFIG SET {setting}"));
+        assert!(refused.starts_with("-ERR fide"), "{setting}: {refused}");
+    }
+    assert_eq!(ask(&of.w, 2, "CONFIG SET maxclients 100"), "+OK");
+    // What only seems to read is done everywhere.
+    for n in 0..16 {
+        client.ask(&format!("PFADD h {n} a{n} b{n}")).unwrap();
+        client.ask("PFCOUNT h").unwrap();
+    }
+    of.agree();
+    // Proxies ask for the role.
+    assert!(ask(&of.w, 1, "INFO replication").contains("role:master"));
+    assert!(ask(&of.w, 2, "INFO replication").contains("role:slave"));
+    order(&of.w, 1, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
+    until("who waits is no primary", || {
+        let role = ask(&of.w, 1, "INFO replication");
+        role.contains("role:slave") && ask(&of.w, 1, "fetch key").contains("-NOREPLICAS")
+    });
+    until("it is not in sync, either", || of.status(1).contains("in-sync :0"));
+    of.servers.clear();
+}
+
+/// The server of h1 has written this, and that it ends.
+fn ends_with(w: &World, says: &str) {
+    let path = w.lab.host_dir(1).join("redis/log");
+    until("it says why it ends", || {
+        let log = fs::read_to_string(&path).unwrap();
+        log.find(says).is_some_and(|at| log[at..].contains("Can't load module from"))
+    });
+    fs::write(path, "").unwrap();
+}
+
+/// A server that the module cannot serve says why in one sentence, and does not start.
+#[test]
+fn a_module_that_cannot_work_says_what_is_in_its_way() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    of.kill(1);
+    let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
+    let module = module.to_str().unwrap();
+    for (settings, says) in [
+        (vec!["--rename-command", "CONFIG", ""], "renamed or removed CONFIG"),
+        (vec!["--rename-command", "PSYNC", "other"], "renamed or removed PSYNC"),
+        (vec!["--loadmodule", module, "group", "orders"], "is loaded already"),
+    ] {
+        let _failed = server(&of.w, 1, &settings);
+        ends_with(&of.w, says);
+    }
+    let _failed = server_with(&of.w, 1, &["min-members", "2"]);
+    ends_with(&of.w, "min-copies 2 counts those");
 }

@@ -45,6 +45,8 @@ pub struct ServerEvent {
 impl ServerEvent {
     /// `RedisModuleEvent_EventLoop`.
     pub const LOOP: Self = Self { id: 15, version: 1 };
+    /// `RedisModuleEvent_ModuleChange`.
+    pub const MODULES: Self = Self { id: 9, version: 1 };
 }
 
 /// A command of this module.
@@ -85,6 +87,8 @@ functions! {
     create_command "CreateCommand": unsafe extern "C" fn(*mut Ctx, *const c_char, Command, *const c_char, c_int, c_int, c_int) -> c_int;
     register_filter "RegisterCommandFilter": unsafe extern "C" fn(*mut Ctx, Filter, c_int) -> *mut c_void;
     filter_get "CommandFilterArgGet": unsafe extern "C" fn(*mut FilterCtx, c_int) -> *mut Text;
+    filter_count "CommandFilterArgsCount": unsafe extern "C" fn(*mut FilterCtx) -> c_int;
+    is_name_busy "IsModuleNameBusy": unsafe extern "C" fn(*const c_char) -> c_int;
     filter_insert "CommandFilterArgInsert": unsafe extern "C" fn(*mut FilterCtx, c_int, *mut Text) -> c_int;
     create_string "CreateString": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> *mut Text;
     free_string "FreeString": unsafe extern "C" fn(*mut Ctx, *mut Text);
@@ -126,20 +130,24 @@ fn c(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).expect("no zero is left")
 }
 
-/// Looks all functions up, and names the module.
+/// Looks all functions up, and names the module. `false`: a module of this name is loaded already.
 ///
 /// # Safety
 /// `ctx` is what `RedisModule_OnLoad` was given.
 ///
 /// # Errors
 /// The name of a function that this server has not got.
-pub unsafe fn init(ctx: *mut Ctx, name: &str, version: c_int) -> Result<(), &'static str> {
+pub unsafe fn init(ctx: *mut Ctx, name: &str, version: c_int) -> Result<bool, &'static str> {
     // SAFETY: as the caller says.
     let functions = unsafe { Functions::look_up(ctx) }?;
     let functions = FUNCTIONS.get_or_init(|| functions);
+    // SAFETY: a text that ends with zero.
+    if unsafe { (functions.is_name_busy)(c(name).as_ptr()) } != 0 {
+        return Ok(false);
+    }
     // SAFETY: a context of this server; the name is copied.
     unsafe { (functions.set_attributes)(ctx, c(name).as_ptr(), version, 1) };
-    Ok(())
+    Ok(true)
 }
 
 /// The bytes of a text.
@@ -275,6 +283,22 @@ impl Api {
         Owned(reply)
     }
 
+    /// Calls a command with texts of the server; what it changes goes nowhere else.
+    #[must_use]
+    pub fn call_with(self, name: &str, arguments: &[*mut Text]) -> Owned {
+        let name = c(name);
+        // SAFETY: "v" takes an array of texts and its length; they are the caller's.
+        Owned(unsafe { (f().call)(self.0, name.as_ptr(), c"Ev".as_ptr(), arguments.as_ptr(), arguments.len()) })
+    }
+
+    /// Whether this command came from this server's primary.
+    #[must_use]
+    pub fn is_replicated(self) -> bool {
+        // REDISMODULE_CTX_FLAGS_REPLICATED.
+        // SAFETY: a context.
+        unsafe { (f().flags)(self.0) & (1 << 12) != 0 }
+    }
+
     /// A text of the server, to be freed.
     #[must_use]
     pub fn text(self, bytes: &[u8]) -> *mut Text {
@@ -383,6 +407,15 @@ impl Api {
 pub unsafe fn filtered<'a>(ctx: *mut FilterCtx) -> &'a [u8] {
     // SAFETY: every command has a name.
     unsafe { bytes((f().filter_get)(ctx, 0)) }
+}
+
+/// The arguments behind the name of the command that passes a filter.
+///
+/// # Safety
+/// As [`filtered`].
+pub unsafe fn arguments<'a>(ctx: *mut FilterCtx) -> impl Iterator<Item = &'a [u8]> {
+    // SAFETY: as the caller says; there are so many.
+    unsafe { (1..(f().filter_count)(ctx)).map(move |at| bytes((f().filter_get)(ctx, at))) }
 }
 
 /// What passes a filter becomes arguments of this command.

@@ -446,7 +446,9 @@ impl Worker {
 
     /// A server that follows keeps its data and its place in the log: it goes on from there when its agent is back.
     fn wait_for_the_agent(&mut self) {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).runs = false;
+        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        (seen.runs, seen.in_sync) = (false, false);
+        drop(seen);
         if self.is_lost || !matches!(self.state, State::Following { .. }) {
             self.stop();
         }
@@ -1138,7 +1140,7 @@ impl Worker {
         seen.index = self.group.index();
         seen.members = self.members.len() as u64;
         seen.pending = self.group.pending() as u64;
-        seen.in_sync = self.is_in_sync();
+        seen.in_sync = self.is_in_sync() && self.runs();
         seen.copies = self.course.in_sync();
         let leads = matches!(self.state, State::Leading { .. });
         let trouble = if leads || matches!(self.state, State::Following { .. }) { "" } else { self.distrusts.as_str() };

@@ -16,6 +16,7 @@
 //! | `feed.rs` | decided bytes on their way to a server that follows |
 //! | `group.rs` | the thread that proposes, applies entries, and decides what this server should be |
 //! | `replication.rs` | Redis' replication protocol, both sides |
+//! | `commands.rs` | what a command may do to data |
 //! | `server.rs` | the server's main thread: what it is, and which commands are refused |
 //! | `gate.rs` | what was written to clients and is not confirmed; the stream |
 //! | `calls.rs` | the server's calls of the C library that pass the gate; `unsafe` |
@@ -25,6 +26,7 @@
 
 pub mod api;
 mod calls;
+pub mod commands;
 pub mod copies;
 pub mod course;
 pub mod feed;
@@ -45,9 +47,16 @@ use std::ffi::c_int;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn RedisModule_OnLoad(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
     // SAFETY: as Redis calls it.
-    if let Err(missing) = unsafe { api::init(ctx, "fide", 1) } {
-        eprintln!("fide: this server has no {missing}: Redis 7.0 or later, or Valkey, is needed");
-        return api::ERR;
+    match unsafe { api::init(ctx, "fide", 1) } {
+        Ok(true) => {}
+        Ok(false) => {
+            Api(ctx).log(c"warning", "fide: the module is loaded already: name it once, in redis.conf or on the command line");
+            return api::ERR;
+        }
+        Err(missing) => {
+            eprintln!("fide: this server has no {missing}: Redis 7.0 or later, or Valkey, is needed");
+            return api::ERR;
+        }
     }
     // SAFETY: Redis gives that many texts.
     let arguments = unsafe { std::slice::from_raw_parts(argv, if argv.is_null() { 0 } else { argc as usize }) };

@@ -4,8 +4,9 @@
 //! writes data an argument of `FIDE.REFUSE`, which says who leads. Clients of a server that stops to lead are cut off: what they were not told yet is not
 //! known to be decided.
 
-use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
+use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text};
 use crate::calls;
+use crate::commands::Kind;
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
 use crate::replication::{self, Account, Accounts};
@@ -19,23 +20,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// These read or write data, too.
-const EXTRA: [&str; 10] =
-    ["multi", "watch", "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro", "publish", "spublish"];
 /// The group decides who leads.
 const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
 /// How often it is looked whether all of the server's stream was caught, and at settings that may change.
 const CHECK: Duration = Duration::from_secs(1);
 /// How often a server that follows looks how far it is, at most: that takes some µs.
 const LOOK: Duration = Duration::from_millis(5);
+/// Commands that are kept in mind.
+const KINDS_MAX: usize = 4096;
 /// Bytes of its stream that a server keeps at least.
 const BACKLOG: u64 = 16 << 20;
 /// A server that has not gone on for so long is not in sync any more, unless `lag-max` says otherwise.
 const LAG_MAX_MS: u64 = 2_000;
 const LAG_MAX_LEAST_MS: u64 = 300;
 
-/// Each command that the filter knows, and whether a primary never sends it to replicas.
-static COMMANDS: OnceLock<HashMap<Vec<u8>, bool>> = OnceLock::new();
+/// Without these under their own names nothing works.
+const NEEDED: [&str; 7] = ["command", "config", "replicaof", "psync", "replconf", "info", "auth"];
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
 static GROUP: Place = Place::new(None);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -45,6 +45,8 @@ struct Server {
     /// The group's socket, while this server leads.
     group: Option<OwnedFd>,
     take_over: Option<u64>,
+    /// It is, or is about to be, a primary that does not lead yet.
+    takes_over: bool,
     /// The server's data are those of this generation of the group, or an operator has given them up for it.
     replaceable: Option<u64>,
     /// Something waits until the server has loaded its data.
@@ -64,6 +66,10 @@ struct Main {
     leads: Cell<bool>,
     /// What is decided comes as commands of a primary, which pass the filter, too: it lets writes pass, which Redis itself refuses to clients.
     is_replica: Cell<bool>,
+    /// It says that it is a replica, of nobody: it does not lead, and is given nothing.
+    is_idle: Cell<bool>,
+    /// What commands are that were called.
+    kinds: RefCell<HashMap<Vec<u8>, Kind>>,
 }
 
 thread_local! {
@@ -159,22 +165,23 @@ fn accounts(api: Api) -> Accounts {
     Accounts { of_others, own }
 }
 
-/// The commands that read or write data, by what the server says of its commands.
-fn commands(api: Api) -> HashMap<Vec<u8>, bool> {
-    fn has_flag(command: &Tree, flags: &[&str]) -> bool {
-        let own = command.at(2).map(Tree::elements).unwrap_or_default();
-        own.iter().any(|flag| flags.contains(&flag.text()))
-            || command.at(9).is_some_and(|sub| sub.elements().iter().any(|sub| has_flag(sub, flags)))
+/// What a command is, as the server says.
+fn kind_of(api: Api, name: &str) -> Kind {
+    api.call("COMMAND", &["INFO", name]).tree().at(0).map_or(Kind::Harmless, Kind::of)
+}
+
+/// The commands that this module calls, and other servers' modules, have their own names.
+fn check_names(api: Api) -> Result<(), String> {
+    for name in NEEDED {
+        let known = api.call("COMMAND", &["INFO", name]).tree().at(0).and_then(|found| found.at(0)).is_some();
+        if !known {
+            let name = name.to_uppercase();
+            return Err(format!(
+                "rename-command has renamed or removed {name}, which the module needs under its own name: use ACL rules instead"
+            ));
+        }
     }
-    let all = api.call("COMMAND", &[]).tree();
-    let named = |command: &Tree| command.at(0).map(|name| name.text().as_bytes().to_ascii_lowercase());
-    let touches_data = all.elements().iter().filter(|command| has_flag(command, &["write", "readonly"]));
-    let mut commands: HashMap<_, _> =
-        touches_data.filter_map(|command| Some((named(command)?, !has_flag(command, &["write"])))).collect();
-    for name in EXTRA {
-        commands.insert(name.into(), name.starts_with("eval") || name.starts_with("fcall"));
-    }
-    commands
+    Ok(())
 }
 
 /// Everything that is done once.
@@ -182,6 +189,7 @@ fn commands(api: Api) -> HashMap<Vec<u8>, bool> {
 /// # Errors
 /// For the server's log.
 pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
+    check_names(api)?;
     let settings = settings(api, &arguments)?;
     let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;
     let shared = SHARED.get_or_init(|| Arc::new(new));
@@ -191,25 +199,36 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     if setting(api, "repl-backlog-size").parse().is_ok_and(|size: u64| size < BACKLOG) {
         drop(api.call("CONFIG", &["SET", "repl-backlog-size", &BACKLOG.to_string()]));
     }
-    COMMANDS.get_or_init(|| commands(api));
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
     *shared.accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(api);
     let now = Instant::now();
-    let server = Server { role, group: None, take_over: None, replaceable: None, is_loading: false, checked: now, looked: now };
+    let server = Server {
+        role,
+        group: None,
+        take_over: None,
+        takes_over: false,
+        replaceable: None,
+        is_loading: false,
+        checked: now,
+        looked: now,
+    };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
         refusal: api.detached().text(b"fide.refuse"),
         leads: Cell::new(false),
         is_replica: Cell::new(false),
+        is_idle: Cell::new(false),
+        kinds: RefCell::new(HashMap::new()),
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
     calls::pass_through(&shared.gate, exchange)?;
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
     api.on_event(ServerEvent::LOOP, on_loop);
+    api.on_event(ServerEvent::MODULES, on_modules);
     api.on_info(on_info);
     let shared = shared.clone();
     let settings = SETTINGS.get_or_init(|| settings).clone();
@@ -224,16 +243,23 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     let Some(main) = MAIN.get() else { return };
     // SAFETY: as the server calls it; the name is not used behind this.
     let name = unsafe { api::filtered(ctx) };
-    let is_refused = OF_THE_GROUP.iter().any(|of_the_group| name.eq_ignore_ascii_case(of_the_group))
-        || !main.leads.get() && {
-            let mut lower = [0u8; 32];
-            let Some(room) = lower.get_mut(..name.len()) else { return };
-            room.copy_from_slice(name);
-            room.make_ascii_lowercase();
-            let known = COMMANDS.get().and_then(|commands| commands.get(&*room));
-            known.is_some_and(|is_read| *is_read || !main.is_replica.get())
+    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    let is_refused = if OF_THE_GROUP.iter().any(|of_the_group| is(of_the_group)) {
+        true
+    } else if is(b"fide") || is(b"fide.refuse") {
+        false
+    } else if is(b"config") {
+        // SAFETY: as above.
+        opens_a_replica(unsafe { api::arguments(ctx) })
+    } else if !main.leads.get() {
+        match main.kind(name) {
+            Kind::Harmless => false,
+            Kind::Read | Kind::Script | Kind::Sent => true,
+            Kind::Write => !main.is_replica.get(),
         }
-        || main.leads.get() && lacks_copies() && is_write(name);
+    } else {
+        lacks_copies() && main.kind(name).may_write()
+    };
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
@@ -245,19 +271,60 @@ fn lacks_copies() -> bool {
     SETTINGS.get().is_some_and(|settings| settings.min_copies > shared().copies.load(Ordering::Relaxed))
 }
 
-/// Whether a command may write, as far as its name says.
-fn is_write(name: &[u8]) -> bool {
-    let lower = name.to_ascii_lowercase();
-    let is_script = ["eval", "evalsha", "fcall"].iter().any(|script| lower == script.as_bytes());
-    is_script
-        || !["watch", "multi"].iter().any(|of| lower == of.as_bytes())
-            && COMMANDS.get().and_then(|all| all.get(&lower)) == Some(&false)
+impl Main {
+    /// What the command of this name is.
+    fn kind(&self, name: &[u8]) -> Kind {
+        let mut lower = [0u8; 64];
+        let Some(room) = lower.get_mut(..name.len()) else { return Kind::Sent };
+        room.copy_from_slice(name);
+        room.make_ascii_lowercase();
+        let known = self.kinds.borrow().get(&*room).copied();
+        known.unwrap_or_else(|| {
+            let kind = std::str::from_utf8(room).map_or(Kind::Harmless, |name| kind_of(self.api, name));
+            // What is no command is told by the server, and not kept here.
+            if kind != Kind::Harmless || self.kinds.borrow().len() < KINDS_MAX {
+                self.kinds.borrow_mut().insert(room.to_vec(), kind);
+            }
+            kind
+        })
+    }
+}
+
+/// `CONFIG SET replica-read-only no`: a server that follows would take writes of its own.
+fn opens_a_replica<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
+    if !arguments.next().is_some_and(|sub| sub.eq_ignore_ascii_case(b"set")) {
+        return false;
+    }
+    while let (Some(name), Some(value)) = (arguments.next(), arguments.next()) {
+        let is_it = [&b"replica-read-only"[..], b"slave-read-only"].iter().any(|known| name.eq_ignore_ascii_case(known));
+        if is_it && !value.eq_ignore_ascii_case(b"yes") {
+            return true;
+        }
+    }
+    false
+}
+
+/// Another module was loaded, or is gone: names may mean something else.
+unsafe extern "C" fn on_modules(_ctx: *mut Ctx, _event: ServerEvent, _sub: u64, _data: *mut c_void) {
+    main().kinds.borrow_mut().clear();
 }
 
 unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
     let api = Api(ctx);
     // SAFETY: the server gives that many texts; the second is the command's name.
-    let name = unsafe { std::slice::from_raw_parts(argv, argc as usize).get(1).map(|name| api::bytes(*name)) };
+    let words = unsafe { std::slice::from_raw_parts(argv, argc as usize) };
+    // SAFETY: as above.
+    let name = words.get(1).map(|name| unsafe { api::bytes(*name) });
+    if let Some(name) = name.filter(|_| api.is_replicated()) {
+        // What the leader has sent, and clients are refused.
+        if let Some(error) = api.call_with(&String::from_utf8_lossy(name), &words[2..]).error() {
+            main().api.log(c"warning", &format!("{} of the leader is answered by {error}", String::from_utf8_lossy(name)));
+        }
+        return api.status("OK");
+    }
+    if name.is_some_and(|name| name.eq_ignore_ascii_case(b"config")) {
+        return api.error("ERR fide: a server of a group that follows takes no writes: replica-read-only stays yes");
+    }
     if name.is_some_and(|name| OF_THE_GROUP.iter().any(|of_the_group| name.eq_ignore_ascii_case(of_the_group))) {
         return api.error("ERR fide: the group decides who leads: FIDE STEPDOWN on the leader lets another server lead");
     }
@@ -294,6 +361,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
         shared().to_server.bell.ring();
     }
     try_take_over();
+    be_idle();
 }
 
 /// How far this server is, for the others.
@@ -406,7 +474,7 @@ fn be(role: Role, take_over: Option<u64>) {
     if let Some(fd) = with(|s| s.group.take()) {
         main().api.off_readable(fd.as_raw_fd());
     }
-    with(|s| (s.role, s.take_over, s.checked) = (role, take_over, Instant::now()));
+    with(|s| (s.role, s.takes_over, s.take_over, s.checked) = (role, take_over.is_some(), take_over, Instant::now()));
 }
 
 /// The group and this server, while it leads.
@@ -430,8 +498,24 @@ fn in_words(role: &Role) -> String {
 
 fn replicate(host: &str, port: &str) {
     match main().api.call("REPLICAOF", &[host, port]).error() {
-        None => main().is_replica.set(host != "NO"),
+        None => {
+            main().is_replica.set(host != "NO");
+            main().is_idle.set(false);
+        }
         Some(error) => main().api.log(c"warning", &format!("REPLICAOF {host} {port}: {error}")),
+    }
+}
+
+/// A server that waits is no primary in INFO and ROLE, by which proxies choose: until it leads it is a replica of an address where nobody answers.
+fn be_idle() {
+    let (main, port) = (main(), shared().nobody);
+    let waits = with(|s| matches!(s.role, Role::Waits(_)) && !s.takes_over);
+    if !waits || main.leads.get() || main.is_replica.get() || main.is_idle.get() || main.api.is_loading() {
+        return;
+    }
+    main.is_idle.set(true);
+    if let Some(error) = main.api.call("REPLICAOF", &["127.0.0.1", &port.to_string()]).error() {
+        main.api.log(c"warning", &format!("this server says that it is a primary while it waits: {error}"));
     }
 }
 
@@ -477,7 +561,7 @@ fn in_a_line(of: &shared::Server) -> String {
     format!("address={},in_sync={},lag_bytes={}{lag_ms}{trouble}", of.address, u8::from(of.is_in_sync), of.lag_bytes)
 }
 
-/// Why this server must not lead on an operator's word: the data of one that leads would be lost.
+/// Why this server must not lead on an operator's word: data of one that leads would be lost, which this server has not.
 fn must_not_lead(api: Api) -> Option<String> {
     let seen = shared().seen();
     if !seen.runs {
@@ -485,7 +569,8 @@ fn must_not_lead(api: Api) -> Option<String> {
             "ERR fide: the agent of this host is not in the group now, so nobody can be told: fide group status says why".into(),
         );
     }
-    if !seen.leader_lives || with(|s| s.role == Role::Leads) {
+    // Who has everything that is decided drops nothing of it.
+    if !seen.leader_lives || seen.in_sync || with(|s| s.role == Role::Leads) {
         return None;
     }
     let here = keys_in(api.call("INFO", &["keyspace"]).tree().text());

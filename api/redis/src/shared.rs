@@ -4,6 +4,7 @@ use crate::gate::Gate;
 use crate::replication::Accounts;
 use std::collections::VecDeque;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -133,6 +134,9 @@ pub struct Shared {
     pub copies: AtomicU64,
     /// Bytes of the stream that this server has applied, while it does not lead.
     pub applied: AtomicU64,
+    /// A port of this host where nobody answers.
+    pub nobody: u16,
+    _nobody: TcpListener,
     /// As what this module comes to servers: as their settings were a second ago, at most.
     pub accounts: Mutex<Accounts>,
     /// For INFO.
@@ -185,6 +189,8 @@ impl Shared {
     /// # Errors
     /// Of `eventfd`.
     pub fn new() -> io::Result<Self> {
+        // Connections are taken by the kernel, and nobody says anything.
+        let nobody = TcpListener::bind("127.0.0.1:0")?;
         Ok(Self {
             to_server: Queue::new()?,
             to_group: Queue::new()?,
@@ -194,6 +200,8 @@ impl Shared {
             lineage: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             applied: AtomicU64::new(0),
+            nobody: nobody.local_addr()?.port(),
+            _nobody: nobody,
             accounts: Mutex::default(),
             seen: Mutex::default(),
         })
