@@ -95,7 +95,8 @@ impl Copies {
     pub fn to_drop(&mut self, course: &Course) -> Option<(u64, Vec<u8>)> {
         let read = course.read_by_all().unwrap_or(u64::MAX);
         let mut last = None;
-        while let Some(mark) = self.marks.pop_front_if(|mark| mark.index <= read) {
+        while self.marks.front().is_some_and(|mark| mark.index <= read) {
+            let Some(mark) = self.marks.pop_front() else { break };
             self.kept = self.kept.saturating_sub(mark.bytes);
             last = Some((mark.index, mark.state));
         }

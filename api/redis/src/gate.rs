@@ -396,8 +396,9 @@ impl Gate {
         }
         self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
         let proposed = flow.caught - flow.waiting() as u64;
-        while let Some(end) = flow.ends.pop_front_if(|end| *end <= proposed) {
+        while let Some(end) = flow.ends.front().copied().filter(|end| *end <= proposed) {
             flow.end = Some(end);
+            flow.ends.pop_front();
         }
         let mut ticket = None;
         while let Some((next, _)) = flow.ended.front().filter(|(_, end)| *end <= proposed && !flow.is_broken) {
