@@ -159,3 +159,80 @@ fn a_server_whose_agent_is_restarted_needs_no_copy_of_what_it_has() {
     println!("{} copies of all data, {} writes", copies(&of) - before, answered.load(Ordering::Relaxed));
     assert_eq!(copies(&of), before);
 }
+
+/// Servers that stand still in turn, while leaders are killed: the log is full of what one of them has not read, and nothing comes to a standstill for good.
+#[test]
+fn servers_that_stand_still_while_leaders_change_hold_nobody_up_for_ever() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let load = Load { clients: 4, size: 60_000, pipeline: 4 };
+    let mut all = Vec::new();
+    for round in 0..2 {
+        let leader = wait_for("a server leads", || of.leader());
+        until("all are in sync", || of.status(leader).contains("copies :3"));
+        let still = if leader == 3 { 2 } else { 3 };
+        let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let keys: Vec<String> = std::thread::scope(|scope| {
+            let clients = (0..load.clients).map(|n| {
+                let client = Client::open(&of.w, leader).unwrap();
+                let (is_over, answered, name) = (&is_over, &answered, format!("{round}:{n}"));
+                let load = &load;
+                scope.spawn(move || write(client, load, &name, is_over, answered))
+            });
+            let clients: Vec<_> = clients.collect();
+            until("writes flow", || answered.load(Ordering::Relaxed) > 100);
+            let stopped = of.servers[usize::from(still) - 1].as_ref().unwrap();
+            stopped.signal(libc::SIGSTOP);
+            // Sleep: so long that the log is full, and not so long that it leaves the set.
+            std::thread::sleep(Duration::from_millis(1000));
+            of.servers[usize::from(leader) - 1].as_ref().unwrap().kill();
+            is_over.store(true, Ordering::Relaxed);
+            let keys = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+            // Sleep: another one leads meanwhile, whose entries are not read either.
+            std::thread::sleep(Duration::from_millis(1000));
+            stopped.signal(libc::SIGCONT);
+            keys
+        });
+        all.extend(keys);
+        let next = wait_for("another leads", || {
+            (1..=3).filter(|host| *host != leader).find(|host| ask(&of.w, *host, "SET probe 1") == "+OK")
+        });
+        let mut client = Client::open(&of.w, next).unwrap();
+        let size = format!(":{}", load.size);
+        let lost = all.iter().filter(|key| client.ask(&format!("STRLEN {key}")).unwrap() != size).count();
+        println!("round {round}: {} answered, {lost} lost", all.len());
+        assert_eq!(lost, 0);
+        of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
+        of.is_ready(leader);
+        of.is_ready(still);
+    }
+    of.agree();
+}
+
+/// The server that takes over is busy for longer than a take-over may take, with decided writes that it has not applied: they are there when it leads.
+#[test]
+fn a_server_that_is_busy_when_it_takes_over_applies_everything_first() {
+    let Some(of) = Servers::up(2, "huc") else { return };
+    until("both are in sync", || of.status(1).contains("copies :2"));
+    let load = Load { clients: 1, size: 20_000, pipeline: 1 };
+    let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let writer = Client::open(&of.w, 1).unwrap();
+    let mut sleeper = Client::open(&of.w, 2).unwrap();
+    let keys = std::thread::scope(|scope| {
+        let keys = scope.spawn(|| write(writer, &load, "k", &is_over, &answered));
+        until("writes flow", || answered.load(Ordering::Relaxed) > 50);
+        sleeper.say(&["DEBUG", "SLEEP", "12"]).unwrap();
+        let before = answered.load(Ordering::Relaxed);
+        until("some are not applied", || answered.load(Ordering::Relaxed) > before + 50);
+        of.servers[0].as_ref().unwrap().kill();
+        is_over.store(true, Ordering::Relaxed);
+        keys.join().unwrap()
+    });
+    until("h2 leads", || {
+        let Some(mut client) = Client::open(&of.w, 2) else { return false };
+        client.ask("SET probe 1").is_ok_and(|reply| reply == "+OK")
+    });
+    let mut client = Client::open(&of.w, 2).unwrap();
+    let lost = keys.iter().filter(|key| client.ask(&format!("STRLEN {key}")).unwrap() != ":20000").count();
+    println!("{} answered, {lost} lost", keys.len());
+    assert_eq!(lost, 0);
+}

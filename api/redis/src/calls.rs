@@ -189,7 +189,7 @@ fn wait_for_the_group(gate: &Gate, epoll: c_int, events: *mut libc::epoll_event,
             let mut event = found[at];
             let is_over = event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0;
             // The server keeps the descriptor there, as the lower half.
-            if !is_over && event.events & libc::EPOLLIN as u32 != 0 && gate.is_owed(event.u64 as u32 as i32) {
+            if !is_over && event.events & libc::EPOLLIN as u32 != 0 && gate.must_wait(event.u64 as u32 as i32) {
                 event.events &= !(libc::EPOLLIN as u32);
             }
             if event.events != 0 {

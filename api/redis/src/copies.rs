@@ -70,7 +70,9 @@ impl Copies {
     /// Another server leads, or this one begins to.
     pub fn has_leader(&mut self) {
         self.has_dropped = false;
-        self.kept = self.unmarked + self.marks.iter().map(|mark| mark.bytes).sum::<usize>();
+        // Of an earlier leadership: others may have dropped more since.
+        self.marks.clear();
+        (self.unmarked, self.kept) = (0, 0);
         self.behind.clear();
         self.asked.clear();
     }
@@ -104,10 +106,10 @@ impl Copies {
         last
     }
 
-    /// The leader may propose more of its stream.
+    /// The leader may propose more of its stream, beside so many bytes that are under way.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.kept < if self.has_dropped { WINDOW } else { FIRST_WINDOW }
+    pub fn has_room(&self, under_way: usize) -> bool {
+        self.kept + under_way < if self.has_dropped { WINDOW } else { FIRST_WINDOW }
     }
 
     /// The last entry of the stream that was read here.
@@ -168,7 +170,7 @@ mod tests {
         let address = format!("h{client}:6379");
         let holder = HolderRef { index, applied: 0, is_whole: true, host: "h", address: &address };
         let (term, breaks) = (course.term, course.breaks);
-        apply(course, client, Proposal::Holds { term, breaks, holder });
+        (0..2).for_each(|_| apply(course, client, Proposal::Holds { term, breaks, holder }));
     }
 
     /// A leader that has read so many entries of 64 KiB, and two that follow.
@@ -189,12 +191,12 @@ mod tests {
     fn no_entry_is_dropped_that_a_server_of_the_list_has_not_read() {
         let (mut copies, mut course, _) = led(9);
         assert_eq!(copies.to_drop(&course), None);
-        assert!(!copies.has_room(), "nobody has read anything");
+        assert!(!copies.has_room(0), "nobody has read anything");
         holds(&mut course, 2, 9);
         assert_eq!(copies.to_drop(&course), None);
         holds(&mut course, 3, 5);
         let (index, state) = copies.to_drop(&course).unwrap();
-        assert_eq!((index, copies.has_room()), (4, true));
+        assert_eq!((index, copies.has_room(0)), (4, true));
         assert!(Course::of_snapshot(&state).is_some());
         apply(&mut course, 1, Proposal::Out { term: 1, client: 3 });
         assert_eq!(copies.to_drop(&course).map(|(index, _)| index), Some(8));

@@ -4,7 +4,7 @@
 //! ```text
 //! lead    u8 1  u64 term                                      u16 length, host  text address
 //! resign  u8 3  u64 term
-//! stream  u8 5  u64 term  u64 start  u64 ticket  u32 cut      bytes
+//! stream  u8 5  u64 term  u64 start  u64 ticket  u64 cut      bytes
 //! anew    u8 6  as stream
 //! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
 //! out     u8 8  u64 term  u64 client
@@ -37,6 +37,8 @@ use std::collections::BTreeMap;
 
 /// No group comes so far: a snapshot of more is none.
 const TERM_MAX: u64 = 1 << 62;
+/// Nor does a stream.
+const OFFSET_MAX: u64 = 1 << 60;
 /// The longest address, bytes.
 const ADDRESS_MAX: usize = 260;
 /// Servers on the list beside the leader: a group has fewer hosts.
@@ -78,7 +80,7 @@ pub enum Proposal<'a> {
         /// Turns up to this one had ended when this was proposed.
         ticket: u64,
         /// So many bytes at the stream's end belong to a command that is not whole yet; they may have begun in an entry before.
-        cut: u32,
+        cut: u64,
         /// As the server wrote them to its replicas.
         bytes: &'a [u8],
     },
@@ -202,7 +204,7 @@ impl<'a> Proposal<'a> {
             3 => bytes.is_empty().then_some(Self::Resign { term }),
             5 | 6 => {
                 let (start, ticket) = (number(&mut bytes)?, number(&mut bytes)?);
-                let cut = small(&mut bytes)?;
+                let cut = number(&mut bytes)?;
                 Some(Self::Stream { term, anew: kind == 6, start, ticket, cut, bytes })
             }
             7 => {
@@ -246,8 +248,7 @@ impl<'a> Proposal<'a> {
             }
             Self::Stream { term, anew, start, ticket, cut, bytes } => {
                 out.push(if anew { 6 } else { 5 });
-                [term, start, ticket].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
-                out.extend_from_slice(&cut.to_le_bytes());
+                [term, start, ticket, cut].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
                 out.extend_from_slice(bytes);
             }
             Self::Holds { term, breaks, holder } => {
@@ -437,12 +438,13 @@ impl Course {
                 self.cut = 0;
                 Meaning::Leads
             }
+            Some(Proposal::Stream { start, .. }) if start > OFFSET_MAX => Meaning::Malformed,
             Some(Proposal::Stream { term, anew, start, ticket, cut, bytes }) if term == self.term && leads => {
                 let follows = !anew && self.offset == Some(start);
                 // A cut command begins at the earliest where the last one had ended.
                 let before = if follows { self.cut } else { 0 };
                 self.offset = Some(start.saturating_add(bytes.len() as u64));
-                self.cut = u64::from(cut).min(before.saturating_add(bytes.len() as u64));
+                self.cut = cut.min(before.saturating_add(bytes.len() as u64));
                 if !follows {
                     self.breaks = self.breaks.wrapping_add(1);
                     self.holders.values_mut().for_each(|holder| holder.is_whole = false);
@@ -455,12 +457,15 @@ impl Course {
                     return Meaning::Void;
                 }
                 let HolderRef { index, applied, is_whole, host, address } = holder;
-                let is_whole = is_whole && breaks == self.breaks;
+                // Entries behind what its first word says may be dropped before the leader reads it; those behind its second
+                // one may not.
+                let is_whole = is_whole && breaks == self.breaks && !is_new;
                 let holder = Holder { member, index, applied, is_whole, host: host.into(), address: address.into() };
                 // A server that was started anew; also one that has led, which took a new program's place (exec) and is no
                 // leader that others should follow.
                 self.holders.retain(|_, other| other.address != holder.address);
-                self.resigned |= self.leader.as_ref().is_some_and(|leader| leader.address == holder.address);
+                let is_its = |leader: &Leader| leader.address == holder.address && leader.host == holder.host;
+                self.resigned |= self.leader.as_ref().is_some_and(is_its);
                 if holder.is_whole {
                     self.fails.remove(&holder.address);
                 }
@@ -594,7 +599,8 @@ impl Course {
         }
         let (host, address) = place(kept(b)?)?;
         let is_leader = term == 0 || is_place(host, address);
-        if term > TERM_MAX || !is_leader || count.max(failing) > HOLDERS_MAX as u64 {
+        let is_offset = offset == u64::MAX || offset <= OFFSET_MAX * 2;
+        if term > TERM_MAX || !is_offset || !is_leader || count.max(failing) > HOLDERS_MAX as u64 {
             return None;
         }
         let leader = Leader { client, member: u16::try_from(member).ok()?, host: host.into(), address: address.into() };
@@ -733,8 +739,8 @@ mod tests {
     }
 
     fn holds(server: u32, term: u64, breaks: u32, index: u64, is_whole: bool) -> Vec<u8> {
-        let address = format!("10.0.0.{server}:6379");
-        let holder = HolderRef { index, applied: 9, is_whole, host: "h", address: &address };
+        let (host, address) = (format!("h{server}"), format!("10.0.0.{server}:6379"));
+        let holder = HolderRef { index, applied: 9, is_whole, host: &host, address: &address };
         written(Proposal::Holds { term, breaks, holder })
     }
 
@@ -751,6 +757,8 @@ mod tests {
         assert_eq!((course.in_sync(), course.read_by_all()), (1, Some(2)), "its entries are kept, and it could not lead");
         assert_eq!(course.apply(22, 2, &holds(2, 1, breaks, 3, true)), Meaning::Holds { client: 22, is_new: false });
         course.apply(33, 3, &holds(3, 1, breaks, 2, true));
+        assert_eq!(course.in_sync(), 2, "its first word keeps entries; what is behind it may be gone already");
+        course.apply(33, 3, &holds(3, 1, breaks, 2, true));
         assert_eq!((course.in_sync(), course.read_by_all()), (3, Some(2)));
         assert_eq!(course.apply(22, 2, &written(Proposal::Out { term: 1, client: 33 })), Meaning::Void, "not its word");
         assert_eq!(course.apply(11, 1, &written(Proposal::Out { term: 1, client: 33 })), Meaning::Out { client: 33 });
@@ -758,7 +766,8 @@ mod tests {
         // Who follows goes on when another leads; who has led is out, whose last entries nobody may have had.
         course.apply(22, 2, &lead(2));
         assert_eq!((course.in_sync(), course.read_by_all()), (1, None));
-        course.apply(33, 3, &holds(3, 2, breaks, 9, true));
+        (0..2).for_each(|_| _ = course.apply(33, 3, &holds(3, 2, breaks, 9, true)));
+        assert_eq!(course.in_sync(), 2);
         let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, bytes: b"" });
         course.apply(22, 2, &anew);
         assert_eq!((course.in_sync(), course.breaks), (1, breaks + 1));
@@ -819,7 +828,7 @@ mod tests {
         assert_eq!(course.fails["10.0.0.2:6379"], "NOAUTH");
         assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
         assert_eq!(course.apply(22, 2, &fails("NO\nAUTH")), Meaning::Malformed);
-        course.apply(22, 2, &holds(2, 1, 0, 3, true));
+        (0..2).for_each(|_| _ = course.apply(22, 2, &holds(2, 1, 0, 3, true)));
         assert!(course.fails.is_empty());
     }
 

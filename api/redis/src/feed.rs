@@ -1,7 +1,7 @@
 //! What a server that follows is given: decided bytes of the stream, up to the last whole command, in their order, once.
 //!
 //! A server reads when it can: while it loads, or executes something slow, what is decided waits here, in memory up to [`MEMORY_MAX`] and behind that in a file without
-//! a name. Nothing blocks.
+//! a name.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,12 +9,14 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Bytes that wait in memory.
 pub const MEMORY_MAX: usize = 8 << 20;
 /// Bytes that wait at all: a server for which more do begins with a copy of all data.
 pub const WAITING_MAX: u64 = 4 << 30;
+/// The file gives room back after so many bytes.
+const FREE_AFTER: u64 = 64 << 20;
 /// What is read of the file, or given to the server, at once.
 const PIECE: usize = 256 << 10;
 
@@ -26,6 +28,8 @@ struct Backlog {
     /// The part of the file that was not read yet.
     from: u64,
     to: u64,
+    /// What lies before takes no room.
+    freed: u64,
     dir: PathBuf,
 }
 
@@ -58,9 +62,16 @@ impl Backlog {
         file.read_exact_at(&mut piece, self.from)?;
         self.from += piece.len() as u64;
         self.memory = piece.into();
+        if self.from - self.freed >= FREE_AFTER {
+            // What was read takes no room any more; a file system that cannot do that keeps it until all was read.
+            let (at, len) = (self.freed.cast_signed(), (self.from - self.freed).cast_signed());
+            // SAFETY: a descriptor and numbers.
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, at, len) };
+            self.freed = self.from;
+        }
         if self.from == self.to {
             file.set_len(0)?;
-            (self.from, self.to) = (0, 0);
+            (self.from, self.to, self.freed) = (0, 0, 0);
         }
         Ok(())
     }
@@ -78,10 +89,29 @@ impl Backlog {
     }
 }
 
-/// A file that is gone when the process is.
-fn unnamed(dir: &std::path::Path) -> io::Result<File> {
-    let file = std::fs::OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(dir);
-    file.map_err(|e| io::Error::other(format!("what waits for this server cannot be kept in {}: {e}", dir.display())))
+/// A file that is gone when the process is: in this directory, or else where temporary files are.
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let of = |dir: &Path| {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        options.clone().custom_flags(libc::O_TMPFILE).open(dir).or_else(|_| {
+            // Not every file system has files without names.
+            let path = dir.join(format!(".fide-waiting-{}", std::process::id()));
+            let file = options.create_new(true).open(&path)?;
+            std::fs::remove_file(path)?;
+            Ok(file)
+        })
+    };
+    of(dir).or_else(|e: io::Error| {
+        let other = std::env::temp_dir();
+        of(&other).map_err(|_| {
+            io::Error::other(format!(
+                "what waits for this server can be kept neither in {} ({e}) nor in {}",
+                dir.display(),
+                other.display()
+            ))
+        })
+    })
 }
 
 /// The stream for one server.
@@ -263,6 +293,11 @@ mod tests {
         }
         assert!(reader.join().unwrap().iter().all(|byte| *byte == 7));
         assert_eq!((feed.given(), feed.backlog.to), (Some(sent), 0));
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_file_is_no_reason_to_lose_what_waits() {
+        assert!(unnamed(Path::new("/proc")).is_ok());
     }
 
     proptest! {

@@ -24,6 +24,7 @@ const KEPT_ROOM: usize = 64 << 10;
 const LINGER: Duration = Duration::from_secs(10);
 /// While so much of the stream waits for the group, clients that are owed replies are not read from.
 const BEHIND: usize = 1 << 20;
+const FAR_BEHIND: usize = 16 * BEHIND;
 /// Descriptors are kept in pieces, which are made when they are needed.
 const CHUNK: usize = 1 << 10;
 const CHUNKS: usize = 1 << 10;
@@ -415,10 +416,14 @@ impl Gate {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Whether a client waits for replies: it is not read from while this server is behind.
+    /// Whether a client is not read from while this server is behind: one that waits for replies; any, once it is far behind, because some
+    /// want none.
     #[must_use]
-    pub fn is_owed(&self, fd: i32) -> bool {
+    pub fn must_wait(&self, fd: i32) -> bool {
         let Some(slot) = self.slot(fd).filter(|slot| slot.kind.load(Ordering::Acquire) == kind::CLIENT) else { return false };
+        if lock(&self.flow).waiting() > FAR_BEHIND {
+            return true;
+        }
         let held = lock(&slot.held);
         held.end() > held.ready
     }

@@ -41,6 +41,8 @@ const ACK_MIN: Duration = Duration::from_millis(10);
 const OTHERS_MAY_SPEAK: Duration = Duration::from_millis(500);
 /// A server that the group has left applies what it was given within this time.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// An operator's word that this server shall lead is void behind this.
+const FORCE_MAX: Duration = Duration::from_secs(2);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -119,7 +121,9 @@ enum State {
     TakingOver {
         position: Option<u64>,
         rest: Option<(TcpStream, Feed)>,
+        /// Since when it has applied no more than so much.
         since: Instant,
+        applied: u64,
     },
     Leading {
         source: BufReader<Counted>,
@@ -164,6 +168,8 @@ pub struct Worker {
     is_former: bool,
     /// An operator wants this server to lead: the term that was asked for, once it was.
     forced: Option<u64>,
+    /// Until the term is asked for: since when, and whether others' data may be dropped.
+    forced_at: Option<(Instant, bool)>,
     /// The server's data contain all that was decided, since it led last.
     is_whole: bool,
     /// The group's log begins with something that is no state of servers.
@@ -351,6 +357,7 @@ impl Worker {
             claimed: None,
             is_former: false,
             forced: None,
+            forced_at: None,
             is_whole: false,
             is_lost: false,
             copies: Copies::new(Instant::now()),
@@ -381,6 +388,7 @@ impl Worker {
         self.fide.reconnect().map_err(text)?;
         self.members.clear();
         (self.headless, self.failed, self.unkept, self.steps_down) = (None, None, None, None);
+        (self.forced, self.forced_at) = (None, None);
         self.distrusts.clear();
         self.monitor();
         Ok(())
@@ -401,10 +409,13 @@ impl Worker {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // The server says where it is some time after it has ended to lead.
-        std::thread::sleep(AGAIN);
         self.stop();
-        let offset = self.shared.applied.load(Ordering::Relaxed);
+        // The server says where it is once it knows that it leads no more.
+        let (looks, until) = (self.shared.looks.load(Ordering::Acquire), Instant::now() + DRAIN_MAX);
+        while self.shared.looks.load(Ordering::Acquire) < looks + 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let offset = self.shared.applied.load(Ordering::Acquire);
         let has_all = is_whole && whole.is_none_or(|whole| offset >= whole);
         (has_all && self.course.term > 0).then(|| Former { generation, term: self.course.term, offset, set: self.course.set() })
     }
@@ -581,6 +592,12 @@ impl Worker {
         if self.members.is_empty() || stage != Some(Stage::Running) {
             return Ok(());
         }
+        if let State::TakingOver { since, applied, .. } = &mut self.state {
+            let now = self.shared.applied.load(Ordering::Acquire);
+            if std::mem::replace(applied, now) != now {
+                *since = Instant::now();
+            }
+        }
         let is_stuck = match &self.state {
             State::Nothing { .. } => true,
             State::TakingOver { since, .. } => since.elapsed() >= TAKE_OVER_MAX,
@@ -594,6 +611,11 @@ impl Worker {
         let leads = self.course.leader.as_ref().is_some_and(|leader| {
             !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
         });
+        // An operator's word counts for what was true when it was given.
+        if self.forced_at.is_some_and(|(at, discards)| at.elapsed() >= FORCE_MAX || leads && !discards && !self.is_in_sync()) {
+            self.forced_at = None;
+            self.forced = self.forced.filter(|term| *term != 0);
+        }
         let is_forced = self.forced == Some(0);
         if leads && !is_forced {
             self.headless = None;
@@ -604,7 +626,11 @@ impl Worker {
             self.stop(); // what waits is not known to be decided
         }
         let is_able = match &self.state {
-            State::Following { .. } => self.is_in_sync(),
+            // Who has much to apply lets others ask first.
+            State::Following { feed, .. } if self.is_in_sync() => {
+                let to_apply = feed.whole().unwrap_or(0).saturating_sub(self.shared.applied.load(Ordering::Acquire));
+                to_apply <= TO_APPLY_MAX || headless >= LEAD_AGAIN
+            }
             State::Nothing { .. } if self.course.term == 0 => self.is_first(),
             State::Nothing { since } => self.is_whole && since.elapsed() >= LEAD_AGAIN,
             _ => false,
@@ -613,7 +639,7 @@ impl Worker {
         if (is_able || is_forced) && self.asked_term < term {
             self.asked_term = term;
             if is_forced {
-                self.forced = Some(term);
+                (self.forced, self.forced_at) = (Some(term), None);
             }
             let (host, address) = (self.host.clone(), self.address());
             self.propose(Proposal::Lead { term, host: &host, address: &address })?;
@@ -630,11 +656,12 @@ impl Worker {
         match asked {
             ToGroup::TookOver => {
                 if let State::TakingOver { position, .. } = self.state {
+                    self.is_whole = true;
                     self.lead(position)?;
                 }
             }
             ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn)),
-            ToGroup::Force => self.forced = Some(0),
+            ToGroup::Force(discards) => (self.forced, self.forced_at) = (Some(0), Some((Instant::now(), *discards))),
             ToGroup::Follow if !self.is_own() => self.follow(),
             ToGroup::Follow => {}
         }
@@ -656,11 +683,17 @@ impl Worker {
 
     /// The server is a primary: its stream is read from here on.
     fn lead(&mut self, position: Option<u64>) -> Result<(), String> {
-        let from = position.map(|offset| (self.id.as_str(), offset));
-        let attached = replication::attach(&self.settings.own, &self.shared.accounts().own, from, true);
-        let (mut source, sync) = attached.map_err(|e| format!("this server's own stream: {e}"))?;
-        let anew = sync != Sync::Continues;
-        let read = match (sync, position) {
+        let (own, account) = (&self.settings.own, self.shared.accounts().own);
+        let failed = |e: io::Error| format!("this server's own stream: {e}");
+        // Without a position its data are others', and its stream need not go on: where it has one, all its data need not be read.
+        let from = match position {
+            Some(offset) => Some((self.id.clone(), offset)),
+            None => Some(replication::position(own, &account).map_err(failed)?),
+        };
+        let asked = from.as_ref().map(|(id, offset)| (id.as_str(), *offset));
+        let (mut source, sync) = replication::attach(own, &account, asked, true).map_err(failed)?;
+        let anew = sync != Sync::Continues || position.is_none();
+        let read = match (sync, from.map(|(_, offset)| offset)) {
             (Sync::Continues, Some(offset)) => offset,
             (Sync::Continues, None) => return Err("this server's own stream has no beginning".into()),
             (Sync::Whole(offset), _) => {
@@ -678,7 +711,7 @@ impl Worker {
         let mut proposed = read;
         let mut anew = anew;
         for piece in first.chunks(PIECE_MAX).chain(first.is_empty().then_some(&[][..])) {
-            let cut = narrow(proposed + piece.len() as u64 - read);
+            let cut = proposed + piece.len() as u64 - read;
             self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, cut, bytes: piece })?;
             anew = false;
             proposed += piece.len() as u64;
@@ -694,7 +727,13 @@ impl Worker {
         self.stop();
         let Some(leader) = self.course.leader.clone().filter(|_| !self.is_own()) else { return };
         if leader.address == self.address() {
-            // This is the program that took its place: it does not follow itself, and says that the leader is gone.
+            // The program that took the leader's place does not follow itself, and says that the leader is gone.
+            if leader.host != self.host {
+                self.waits_because(format!(
+                    "{} leads at the address of this server, {}: name another one (address)",
+                    leader.host, leader.address
+                ));
+            }
             return;
         }
         self.is_whole = false;
@@ -729,9 +768,18 @@ impl Worker {
         match std::mem::replace(&mut self.state, State::Nothing { since: Instant::now() }) {
             State::Syncing(syncing) => syncing.is_over.store(true, Ordering::Relaxed),
             State::Following { link, .. } => drop(link.shutdown(Shutdown::Both)),
-            State::Leading { .. } | State::TakingOver { .. } => {
+            State::Leading { .. } => {
                 self.shared.gate.release_source();
                 self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads no more".into())));
+            }
+            State::TakingOver { position, rest, .. } => {
+                self.shared.to_server.push(ToServer::Be(Role::Waits("this server does not take over".into())));
+                let applied = self.shared.applied.load(Ordering::Acquire);
+                self.is_whole = position.is_none_or(|position| applied >= position) && self.is_whole;
+                // It goes on to apply what is decided: nobody else may have it.
+                if let Some((link, feed)) = rest.filter(|_| !self.is_whole) {
+                    self.state = State::Following { link, feed, gap: None };
+                }
             }
             State::Nothing { .. } | State::Checking { .. } => {}
         }
@@ -853,7 +901,6 @@ impl Worker {
             self.stop();
             return;
         }
-        self.is_whole = true;
         self.unmonitored = true;
         self.copies.has_leader();
         let now = Instant::now();
@@ -868,7 +915,7 @@ impl Worker {
                 (None, None)
             }
         };
-        self.state = State::TakingOver { position, rest, since: now };
+        self.state = State::TakingOver { position, rest, since: now, applied: 0 };
         self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
     }
 
@@ -921,7 +968,7 @@ impl Worker {
     /// Another program led at this address, which ended without a trace (exec).
     fn is_in_the_leaders_place(&self) -> bool {
         let leader = self.course.leader.as_ref().filter(|_| !self.is_own() && !self.course.resigned);
-        leader.is_some_and(|leader| leader.address == self.address())
+        leader.is_some_and(|leader| leader.address == self.address() && leader.host == self.host)
     }
 
     /// Others know why this server gets no data, and when it does.
@@ -1072,7 +1119,7 @@ impl Worker {
     fn propose_stream(&mut self) -> Result<(), String> {
         let term = self.course.term;
         let mut piece = std::mem::take(&mut self.piece);
-        while self.group.pending() < PENDING_MAX && self.copies.has_room() {
+        while self.group.pending() < PENDING_MAX && self.copies.has_room(self.group.pending() * PIECE_MAX) {
             let State::Leading { proposed, ticket, before, .. } = &mut self.state else { break };
             piece.clear();
             let taken = self.shared.gate.take(&mut piece, PIECE_MAX);
@@ -1082,7 +1129,7 @@ impl Worker {
             *ticket = taken.ticket.unwrap_or(*ticket);
             let (start, ticket) = (*proposed, *ticket);
             *proposed += piece.len() as u64;
-            let cut = narrow(match taken.cut {
+            let cut = match taken.cut {
                 Some(cut) => {
                     *before = 0;
                     cut
@@ -1091,7 +1138,7 @@ impl Worker {
                     *before += piece.len() as u64;
                     *before
                 }
-            });
+            };
             self.propose(Proposal::Stream { term, anew: false, start, ticket, cut, bytes: &piece })?;
         }
         self.piece = piece;
@@ -1109,10 +1156,13 @@ impl Worker {
         self.ended.retain(|client| watched.iter().any(|(of, _)| of == client));
         for (client, host) in watched {
             let target = format!("{}@{host}", self.settings.name);
-            if let Ok(monitored) = self.fide.monitor(&target, Resources::default())
-                && monitored.state == Some(TargetState::Ended)
-            {
-                self.ended.insert(client);
+            if let Ok(monitored) = self.fide.monitor(&target, Resources::default()) {
+                if monitored.state == Some(TargetState::Ended) {
+                    self.ended.insert(client);
+                } else {
+                    // What ended was another one of that name.
+                    self.ended.remove(&client);
+                }
             }
         }
     }
@@ -1216,11 +1266,6 @@ fn has_hung_up(link: &TcpStream) -> bool {
     // SAFETY: room for as many bytes as said.
     let got = unsafe { libc::recv(link.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
     got == 0 || got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
-}
-
-/// More than fits is cut off at as much: nothing is whole then.
-fn narrow(bytes: u64) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

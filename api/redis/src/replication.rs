@@ -162,15 +162,24 @@ pub fn attach(
     }
 }
 
+/// Where a server's stream is: its replication id, and the bytes of it.
+///
+/// # Errors
+/// What the server answered, or that it did not.
+pub fn position(address: &str, account: &Account) -> io::Result<(String, u64)> {
+    let info = ask_info(address, account, "replication")?;
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
+    let offset = field("master_repl_offset:").and_then(|offset| offset.parse().ok());
+    field("master_replid:").zip(offset).ok_or_else(|| wrong("INFO names no replication id and offset"))
+}
+
 /// The leader's stream from byte `from` to byte `until`, if it still has that.
 ///
 /// # Errors
 /// What the server answered, or that it did not, or has them no more.
 pub fn missed(leader: &str, account: &Account, from: u64, until: u64) -> io::Result<Vec<u8>> {
-    let info = ask_info(leader, account, "replication")?;
-    let id = info.lines().find_map(|line| line.strip_prefix("master_replid:")).map(str::trim);
-    let id = id.ok_or_else(|| wrong("INFO names no replication id"))?;
-    let (mut server, sync) = attach(leader, account, Some((id, from)), true)?;
+    let (id, _) = position(leader, account)?;
+    let (mut server, sync) = attach(leader, account, Some((&id, from)), true)?;
     if sync != Sync::Continues {
         return Err(wrong("the leader keeps no more of its stream than repl-backlog-size"));
     }
@@ -345,6 +354,8 @@ pub fn give_data(
     let Sync::Whole(offset) = sync else { return Err(failed(&own, wrong("a stream without its data"))) };
     own.write_all(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes())?;
     let is_marked = pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
+    // The leader would keep its stream for this connection.
+    drop(from);
     if is_marked {
         loaded(&mut own, is_over).map_err(|e| failed(&own, e))?;
     }

@@ -39,6 +39,8 @@ const NEEDED: [&str; 7] = ["command", "config", "replicaof", "psync", "replconf"
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
 static GROUP: Place = Place::new(None);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
+/// `repl-timeout`, as an operator has set it.
+static REPL_TIMEOUT: OnceLock<String> = OnceLock::new();
 
 struct Server {
     role: Role,
@@ -68,6 +70,8 @@ struct Main {
     is_replica: Cell<bool>,
     /// It says that it is a replica, of nobody: it does not lead, and is given nothing.
     is_idle: Cell<bool>,
+    /// In this turn of the loop: a script is not cut in the middle.
+    lacks_copies: Cell<bool>,
     /// What commands are that were called.
     kinds: RefCell<HashMap<Vec<u8>, Kind>>,
 }
@@ -195,6 +199,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let shared = SHARED.get_or_init(|| Arc::new(new));
     // Whole copies begin at once; nobody waits for more servers that might want one.
     drop(api.call("CONFIG", &["SET", "repl-diskless-sync-delay", "0"]));
+    REPL_TIMEOUT.get_or_init(|| setting(api, "repl-timeout"));
     // What a server misses while its agent is restarted; a larger one is an operator's.
     if setting(api, "repl-backlog-size").parse().is_ok_and(|size: u64| size < BACKLOG) {
         drop(api.call("CONFIG", &["SET", "repl-backlog-size", &BACKLOG.to_string()]));
@@ -221,6 +226,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         leads: Cell::new(false),
         is_replica: Cell::new(false),
         is_idle: Cell::new(false),
+        lacks_copies: Cell::new(false),
         kinds: RefCell::new(HashMap::new()),
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
@@ -233,7 +239,14 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let shared = shared.clone();
     let settings = SETTINGS.get_or_init(|| settings).clone();
     let thread = std::thread::Builder::new().name("fide-group".into());
-    thread.spawn(move || group::run(&settings, &shared, &GROUP)).map_err(|e| format!("no thread: {e}"))?;
+    let run = move || {
+        let run = std::panic::AssertUnwindSafe(|| group::run(&settings, &shared, &GROUP));
+        if std::panic::catch_unwind(run).is_err() {
+            // What failed was written to standard error. This server would stay as it is for ever; its end is known at once.
+            std::process::abort();
+        }
+    };
+    thread.spawn(run).map_err(|e| format!("no thread: {e}"))?;
     Ok(())
 }
 
@@ -258,7 +271,7 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
             Kind::Write => !main.is_replica.get(),
         }
     } else {
-        lacks_copies() && main.kind(name).may_write()
+        main.lacks_copies.get() && main.kind(name).may_write()
     };
     if is_refused {
         // SAFETY: the text is kept once more for each command.
@@ -345,6 +358,7 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
 unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _data: *mut c_void) {
     /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
     const AFTER: u64 = 1;
+    main().lacks_copies.set(lacks_copies());
     if sub == AFTER && with(|s| s.checked.elapsed() >= CHECK) {
         with(|s| s.checked = Instant::now());
         *shared().accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(main().api);
@@ -368,7 +382,8 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
 fn look_at_applied() -> Option<u64> {
     let field = if main().is_replica.get() { c"slave_repl_offset" } else { c"master_repl_offset" };
     let applied = main().api.replication(field);
-    shared().applied.store(applied.unwrap_or(0), Ordering::Relaxed);
+    shared().applied.store(applied.unwrap_or(0), Ordering::Release);
+    shared().looks.fetch_add(1, Ordering::Release);
     applied
 }
 
@@ -409,6 +424,8 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                 be(Role::Follows(leader), None);
                 // Redis itself refuses clients' writes then.
                 drop(main().api.call("CONFIG", &["SET", "replica-read-only", "yes"]));
+                // A leader that hangs sends nothing, and this server has all its data: it stays as it is.
+                drop(main().api.call("CONFIG", &["SET", "repl-timeout", "1000000000"]));
                 replicate("127.0.0.1", &port.to_string());
             }
             ToServer::TakeOver(offset) => {
@@ -423,6 +440,9 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
             ToServer::Lead(fd) => {
                 main().api.log(c"notice", &format!("group: {}", in_words(&Role::Leads)));
                 be(Role::Leads, None);
+                if let Some(timeout) = REPL_TIMEOUT.get() {
+                    drop(main().api.call("CONFIG", &["SET", "repl-timeout", timeout]));
+                }
                 keep_lineage();
                 main().api.on_readable(fd.as_raw_fd(), on_group);
                 with(|s| s.group = Some(fd));
@@ -622,7 +642,7 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         }
         ["lead", "force"] if let Some(why) = must_not_lead(api) => api.error(&why),
         ["lead", "force"] | ["lead", "force", "discard"] => {
-            shared().to_group.push(ToGroup::Force);
+            shared().to_group.push(ToGroup::Force(words.len() > 3));
             api.status("OK")
         }
         ["follow", "force"] => {

@@ -84,8 +84,8 @@ pub enum ToGroup {
     TookOver,
     /// An operator: another server shall lead, as soon as this turn of the server is confirmed, so that the operator is answered.
     StepDown(u64),
-    /// An operator: this server shall lead, whatever its data are.
-    Force,
+    /// An operator: this server shall lead; also in place of one that does, whose data are dropped?
+    Force(bool),
     /// An operator: this server shall follow, whatever its data are.
     Follow,
 }
@@ -134,6 +134,8 @@ pub struct Shared {
     pub copies: AtomicU64,
     /// Bytes of the stream that this server has applied, while it does not lead.
     pub applied: AtomicU64,
+    /// How often that was looked at.
+    pub looks: AtomicU64,
     /// A port of this host where nobody answers.
     pub nobody: u16,
     _nobody: TcpListener,
@@ -200,6 +202,7 @@ impl Shared {
             lineage: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             applied: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),

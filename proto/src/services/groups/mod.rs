@@ -126,6 +126,8 @@ const RESTARTS_MAX: u32 = 7;
 const WRITES_AHEAD: usize = 2;
 /// Ids of this node that never took part, of one group.
 const UNBORN_MAX: usize = 256;
+/// A value that applications may propose while they have much to read ([`state::KEPT_RESERVE`]).
+const SMALL_MAX: usize = 1 << 10;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
 /// may read much before it hears that ([`Groups::propose`]).
 const TURN_NS: u64 = 50_000_000;
@@ -1402,9 +1404,12 @@ impl Groups {
         }
         let kept = group.state.bytes();
         let taken = match &mut group.member {
-            _ if kept > state::KEPT_BYTES_MAX => Err(Error::Busy(format!(
-                "{name} keeps {kept} bytes of entries: an application must keep a snapshot, or fide group trim drops them"
-            ))),
+            // What applications must say so that entries can be dropped comes in still.
+            _ if kept > state::KEPT_BYTES_MAX + if bytes.len() <= SMALL_MAX { state::KEPT_RESERVE } else { 0 } => {
+                Err(Error::Busy(format!(
+                    "{name} keeps {kept} bytes of entries: an application must keep a snapshot, or fide group trim drops them"
+                )))
+            }
             Some(member) => {
                 let value = Record::Value { client, number, bytes }.to_value();
                 member.propose(now_ns, value).map(|_| ()).map_err(|why| refused(name, why))

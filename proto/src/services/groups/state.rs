@@ -29,6 +29,9 @@ pub const APP_VALUE_MAX: usize = VALUE_MAX - RECORD_LEN;
 /// Most bytes of entries that are kept for who reads slowly, or joins: a newcomer gets them in one message, which its sender's loop writes in one go.
 pub const KEPT_BYTES_MAX: usize = 2 << 20;
 
+/// So many more for small values.
+pub const KEPT_RESERVE: usize = 256 << 10;
+
 /// An entry's bytes beside its value, about.
 const ENTRY_LEN: usize = 24;
 
