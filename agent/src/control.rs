@@ -671,9 +671,10 @@ impl Control {
                     self.state.set_own(n);
                     self.has_met = true;
                 }
-                Ok(Happened::Groups(groups)) => {
+                Ok(Happened::Groups(groups, last_sets)) => {
                     // At once: an agent that is killed now comes back as a member.
                     self.state.set_groups(groups);
+                    self.state.set_last_sets(last_sets);
                     self.save_state();
                 }
                 Ok(Happened::Keys { host, keys }) => self.keys_learned(host, keys),

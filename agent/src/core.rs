@@ -61,6 +61,7 @@ use fide_proto::node::losses::Losses;
 use fide_proto::node::{Node, calibration};
 use fide_proto::services::groups::Groups;
 use fide_proto::services::groups::durable::Saved;
+use fide_proto::services::groups::last_set::LastSet;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
@@ -121,8 +122,9 @@ pub enum Happened {
     Renamed(String),
     /// The state on disk with which this agent began was an old one; and all hosts that it has heard since.
     OldState(BTreeSet<String>),
-    /// The groups that this host is a member of, to be remembered.
-    Groups(BTreeSet<String>),
+    /// The groups that this host is a member of, and who is to run those that run here: to be
+    /// remembered.
+    Groups(BTreeSet<String>, BTreeMap<String, LastSet>),
     /// A ring that no table of the loop names any more, to be taken out of use.
     RingGone(u32, Made),
     /// A bridge of a process that ended, to be dropped: unmapping it may wait for other threads.
@@ -193,6 +195,8 @@ pub struct Start {
     pub told: Vec<ToldEnd>,
     /// The groups that this host's former agent was a member of.
     pub groups: BTreeSet<String>,
+    /// Who was to run those of them that ran here.
+    pub last_sets: BTreeMap<String, LastSet>,
     /// Logs of durable groups, from this host's disk; or why they cannot be read.
     pub group_logs: Result<BTreeMap<String, Saved>, String>,
     /// Groups that the configuration has it begin or join.

@@ -315,6 +315,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         former,
         used,
         groups: state.groups(),
+        last_sets: state.last_sets(),
         group_logs,
         group_plans: config.groups.clone(),
         witness_ns: config.witness.as_ref().map(crate::witness_questions::Command::timeout_ns),

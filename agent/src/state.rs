@@ -7,8 +7,10 @@
 use crate::files;
 use crate::maintenance::Kept as Maintenance;
 use crate::owner::{self, Owner};
+use fide_proto::services::groups::GROUPS_MAX;
+use fide_proto::services::groups::last_set::LastSet;
 use fide_wire::mac::Key;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -32,12 +34,22 @@ struct Kept {
     /// The groups that this host is a member of.
     #[serde(default)]
     groups: BTreeSet<String>,
+    /// Of those of them that ran here, who was to run them. Releases before wrote none.
+    #[serde(default, deserialize_with = "last_sets")]
+    last_sets: BTreeMap<String, LastSet>,
     /// What is in maintenance.
     #[serde(default)]
     maintenance: Vec<Maintenance>,
     /// Of all bytes of the file, with zeros in its own place ([`sum`]). The last field.
     #[serde(default)]
     check: String,
+}
+
+/// What another release wrote of a group costs that group its last set, and not the host its state.
+fn last_sets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, LastSet>, D::Error> {
+    let all = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
+    let readable = all.into_iter().filter_map(|(name, set)| Some((name, serde_json::from_value::<LastSet>(set).ok()?)));
+    Ok(readable.filter(|(_, set)| set.is_sane()).take(GROUPS_MAX).collect())
 }
 
 /// The kept incarnations.
@@ -171,6 +183,7 @@ impl State {
         let unheard = self.kept.peers.keys().filter(|name| !heard(name)).cloned();
         self.kept.left.extend(unheard);
         self.kept.groups.clear();
+        self.kept.last_sets.clear();
         self.dirty = true;
     }
 
@@ -190,6 +203,19 @@ impl State {
     pub fn set_groups(&mut self, groups: BTreeSet<String>) {
         self.dirty |= self.kept.groups != groups;
         self.kept.groups = groups;
+    }
+
+    /// Who was to run those of them that ran here.
+    #[must_use]
+    pub fn last_sets(&self) -> BTreeMap<String, LastSet> {
+        let is_kept = |(name, _): &(&String, &LastSet)| self.kept.groups.contains(*name);
+        self.kept.last_sets.iter().filter(is_kept).map(|(name, set)| (name.clone(), set.clone())).collect()
+    }
+
+    /// Notes who is to run the groups that run on this host.
+    pub fn set_last_sets(&mut self, last_sets: BTreeMap<String, LastSet>) {
+        self.dirty |= self.kept.last_sets != last_sets;
+        self.kept.last_sets = last_sets;
     }
 
     /// The maintenances that this host's former agent knew.
@@ -409,10 +435,23 @@ mod tests {
     use super::*;
     use crate::kept::{KeptTable, Numbers};
     use crate::owner::files_of;
+    use fide_proto::consensus::Kind;
+    use fide_proto::consensus::policy::Policy;
+    use fide_proto::services::groups::durable::Mark;
     use std::time::{Duration, SystemTime};
 
     fn here() -> Owner {
         Owner { cluster: "c".into(), node: "h1".into(), machine: "m1".into() }
+    }
+
+    fn set(nodes: &[u32]) -> LastSet {
+        LastSet {
+            mark: Mark { generation: 5, position: 3 },
+            nodes: nodes.into(),
+            engine: Kind::Huc,
+            policy: Policy::Fence,
+            durable: false,
+        }
     }
 
     /// A state with members and groups, as `owner` writes it.
@@ -421,12 +460,17 @@ mod tests {
         state.set_own(1000);
         ["h2", "h3"].iter().for_each(|peer| state.set_peer(peer, 7));
         state.set_groups(["billing", "shop"].map(String::from).into());
+        state.set_last_sets([("shop".to_owned(), set(&[1, 2]))].into());
         state.save().unwrap();
         std::fs::read(path).unwrap()
     }
 
     fn says_nothing(state: &State) -> bool {
-        state.groups().is_empty() && state.members().next().is_none() && state.peers().is_empty() && state.former().is_none()
+        state.groups().is_empty()
+            && state.last_sets().is_empty()
+            && state.members().next().is_none()
+            && state.peers().is_empty()
+            && state.former().is_none()
     }
 
     #[test]
@@ -669,5 +713,42 @@ mod tests {
         state.save().unwrap();
         let (state, _) = State::open(&path, &here());
         assert!(state.groups().is_empty() && state.members().eq(["h3"]) && state.peers().len() == 2);
+        assert!(state.last_sets().is_empty() && state.kept.last_sets.is_empty());
+    }
+
+    #[test]
+    fn who_was_to_run_a_group_is_kept_and_what_makes_no_sense_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        written(&path, &here());
+        let (mut state, _) = State::open(&path, &here());
+        assert_eq!(state.last_sets(), BTreeMap::from([("shop".into(), set(&[1, 2]))]));
+        // Of a group that this host is no member of.
+        state.set_groups(["billing".to_owned()].into());
+        assert!(state.last_sets().is_empty());
+        // The most that can be is read again.
+        let most = |n: usize| (format!("{n:064}"), set(&(u32::MAX - 255..=u32::MAX).collect::<Vec<_>>()));
+        let all: BTreeMap<String, LastSet> = (0..GROUPS_MAX).map(most).collect();
+        state.set_groups(all.keys().cloned().collect());
+        state.set_last_sets(all.clone());
+        state.save().unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < FILE_MAX / 2);
+        assert_eq!(State::open(&path, &here()).0.last_sets(), all);
+        // Another release, or a person.
+        let group = |set: &str| {
+            let text = format!(r#"{{"incarnation": 9, "groups": ["shop"], "last_sets": {{"shop": {set}}}}}"#);
+            std::fs::write(&path, text).unwrap();
+            let (state, complaint) = State::open(&path, &here());
+            assert_eq!((complaint, state.groups().len()), (None, 1));
+            state.last_sets().len()
+        };
+        let of = |engine: &str, nodes: &str| {
+            let mark = r#""mark": {"generation": 5, "position": 3}"#;
+            format!(r#"{{{mark}, "nodes": {nodes}, "engine": "{engine}", "policy": "fence", "durable": false}}"#)
+        };
+        assert_eq!(group(&of("huc", "[1, 2]")), 1);
+        for odd in [of("new", "[1]"), of("huc", "[]"), of("huc", "[1, 1]"), of("lowi", "[1]"), "7".into(), "null".into()] {
+            assert_eq!(group(&odd), 0, "{odd}");
+        }
     }
 }

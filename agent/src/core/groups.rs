@@ -21,6 +21,7 @@ use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
 use fide_proto::services::groups::large::{Fetched, LargeId, LargeRef};
+use fide_proto::services::groups::last_set::LastSet;
 use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::resume::KeptLog;
 use fide_proto::services::groups::state::Binding;
@@ -400,6 +401,7 @@ impl Core {
         }
         let plans = std::mem::take(&mut self.start.group_plans);
         self.set_group_plans(plans);
+        self.start.last_sets.iter().for_each(|(name, set)| self.groups.remember(name, set.clone()));
         for name in &self.start.groups {
             if let Err(error) = self.groups.rejoin(now, name) {
                 tracing::warn!("group {name}: {error:?}");
@@ -422,7 +424,12 @@ impl Core {
 
     /// All hosts of that group are there, none of them runs it, and this one is to begin it.
     fn begin_planned(&mut self, name: &str, now: u64) {
-        let Some(plan) = self.group_plans.plans.iter().find(|plan| plan.name == name).cloned() else { return };
+        let Some(plan) = self.group_plans.plans.iter().find(|plan| plan.name == name).cloned() else {
+            if let Err(why) = self.begin_remembered(name, now) {
+                self.groups.begin_failed(now, name, why.what);
+            }
+            return;
+        };
         let GroupPlan { hosts, engine, policy, durable, .. } = plan;
         let generation = self.group_generation();
         let chosen = self.choose_group(name, &hosts, engine, policy);
@@ -434,6 +441,18 @@ impl Core {
         if let Err(why) = begun {
             self.groups.begin_failed(now, name, why.what);
         }
+    }
+
+    /// The same of a group that a command had begun: with the hosts that were its members last.
+    fn begin_remembered(&mut self, name: &str, now: u64) -> Result<(), Refused> {
+        let Ok(set) = self.groups.last_set(name).cloned() else { return Ok(()) };
+        self.can_send_rounds(set.engine)?;
+        let hosts: Vec<String> = set.nodes.iter().map(|node| self.node_name(*node)).collect();
+        let LastSet { engine, policy, durable, .. } = set;
+        let members = self.group_members(&hosts, policy)?;
+        let (generation, timing) = (self.group_generation(), self.group_timing());
+        let plan = Plan { name: name.into(), generation, engine, policy, members, durable, lineage: 0, timing };
+        self.groups.begin_again(now, plan).map_err(refused)
     }
 
     /// What of engine and policy was not named, by the fences of these hosts.
@@ -613,9 +632,12 @@ impl Core {
                         !known.contains_key(name) && plans.iter().any(|plan| plan.name == name)
                     };
                     let names: BTreeSet<String> = self.groups.kept().filter(|name| !never_ran(name)).map(str::to_owned).collect();
-                    if names != self.start.groups {
+                    let last_sets: BTreeMap<String, LastSet> =
+                        self.groups.remembered().map(|(name, set)| (name.to_owned(), set.clone())).collect();
+                    if names != self.start.groups || last_sets != self.start.last_sets {
                         self.start.groups.clone_from(&names);
-                        self.say(Happened::Groups(names));
+                        self.start.last_sets.clone_from(&last_sets);
+                        self.say(Happened::Groups(names, last_sets));
                     }
                 }
                 // Without its thread nobody fetches: the group says that its state is on its way.
@@ -867,6 +889,13 @@ impl Core {
         text = text.replace(&format!("node {:08x}", self.start.node), &self.start.name);
         for peer in self.peers.iter().flatten() {
             text = text.replace(&format!("node {:08x}", peer.node), &peer.name);
+        }
+        // Those that are not heard since this agent began.
+        for name in self.start.known.keys() {
+            if !text.contains("node ") {
+                break;
+            }
+            text = text.replace(&format!("node {:08x}", fide_wire::name_id(name)), name);
         }
         text
     }

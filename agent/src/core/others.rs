@@ -199,6 +199,8 @@ impl Core {
         let now = now_ns();
         // Those of the configuration it is to be in, whatever its disk says.
         let is_planned = |name: &String| self.group_plans.has(name);
+        self.groups.forget_remembered();
+        self.start.last_sets.clear();
         let groups: Vec<String> = std::mem::take(&mut self.start.groups).into_iter().filter(|name| !is_planned(name)).collect();
         for name in &groups {
             // Refused where it has failed or left meanwhile.

@@ -796,6 +796,136 @@ fn groups_of_the_configuration_begin_come_back_and_begin_anew_by_themselves() {
 }
 
 #[test]
+fn a_group_of_a_command_begins_anew_by_itself_when_all_of_its_last_set_are_back() {
+    let Some(mut w) = Setup::hosts(4).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "huc", &["h1", "h2", "h3"]).unwrap();
+    let decide = |w: &World, host: u16, value: &str| {
+        let mut client = open(w, host, u64::from(host), 0, 0);
+        client.propose(value.as_bytes()).unwrap();
+        until("it is decided", || {
+            _ = client.poll(Some(Duration::from_millis(10)));
+            client.pending() == 0
+        });
+    };
+    let generation = |w: &World, host: u16| status(w, host, "orders").unwrap().generation;
+    let all_run_anew = |w: &World, hosts: &[u16], before: u64| {
+        hosts.iter().for_each(|host| runs(w, *host, "orders"));
+        let first = generation(w, hosts[0]);
+        assert!(first > before, "{first} {before}");
+        for host in hosts {
+            let group = status(w, *host, "orders").unwrap();
+            assert!(group.anew && group.generation == first && group.index == 0, "h{host}: {group:?}");
+            assert_eq!((group.engine.as_str(), group.policy.as_str()), ("huc", "trust-contract"));
+        }
+        first
+    };
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    decide(&w, 2, "one");
+    let mut before = generation(&w, 1);
+
+    // All at once.
+    (1..=3).for_each(|host| w.kill_agent(host));
+    (1..=3).for_each(|host| w.start(host));
+    before = all_run_anew(&w, &[1, 2, 3], before);
+    decide(&w, 3, "first");
+
+    // Only two of three are back: nothing begins, and they say whom they wait for.
+    (1..=3).for_each(|host| w.kill_agent(host));
+    [1, 2].into_iter().for_each(|host| w.start(host));
+    for host in [1, 2] {
+        until("it says who is missing", || {
+            status(&w, host, "orders")
+                .is_some_and(|group| group.stage == Stage::Joining && group.why.contains("when h3 can be asked"))
+        });
+    }
+    [1, 2].into_iter().for_each(|host| w.goes_on(host, 300));
+    assert!([1, 2].into_iter().all(|host| status(&w, host, "orders").unwrap().stage == Stage::Joining));
+    // The third comes.
+    w.start(3);
+    before = all_run_anew(&w, &[1, 2, 3], before);
+
+    // A host has left before: it is not waited for, and does not come back. The one that leads
+    // changed, and the engine.
+    order(&w, 1, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
+    until("it left", || status(&w, 1, "orders").is_some_and(|group| group.stage == Stage::Left));
+    until("the others know", || [2, 3].into_iter().all(|host| status(&w, host, "orders").unwrap().members.len() == 2));
+    decide(&w, 2, "two");
+    // The disk has it.
+    [2, 3].into_iter().for_each(|host| w.goes_on(host, 100));
+    (1..=3).for_each(|host| w.kill_agent(host));
+    [2, 3].into_iter().for_each(|host| w.start(host));
+    before = all_run_anew(&w, &[2, 3], before);
+    w.start(1);
+    w.goes_on(1, 300);
+    assert_eq!(status(&w, 1, "orders"), None);
+
+    // One that joined later is one of them, and a host that crashed is waited for.
+    order(&w, 4, GroupOrder::Join { name: "orders".into() }).unwrap();
+    runs(&w, 4, "orders");
+    w.kill_agent(2);
+    until("the others went on without it", || status(&w, 4, "orders").unwrap().members.iter().all(|member| member.host != "h2"));
+    decide(&w, 4, "three");
+    [3, 4].into_iter().for_each(|host| w.kill_agent(host));
+    [3, 4].into_iter().for_each(|host| w.start(host));
+    until("it says who is missing", || status(&w, 4, "orders").is_some_and(|group| group.why.contains("when h2 can be asked")));
+    w.start(2);
+    before = all_run_anew(&w, &[2, 3, 4], before);
+
+    // One of them has left by force since, or lost its state: a person decides.
+    (2..=4).for_each(|host| w.kill_agent(host));
+    std::fs::remove_file(w.lab.host_dir(4).join("state.json")).unwrap();
+    (2..=4).for_each(|host| w.start(host));
+    until("it says who knows nothing of it", || {
+        status(&w, 2, "orders").is_some_and(|group| group.why.contains("h4, which did not leave") && group.engine == "huc")
+    });
+    w.goes_on(2, 300);
+    assert!([2, 3].into_iter().all(|host| status(&w, host, "orders").unwrap().stage == Stage::Joining));
+    create(&w, 2, "orders", "huc", &["h2", "h3"]).unwrap();
+    [2, 3].into_iter().for_each(|host| runs(&w, host, "orders"));
+    assert!(generation(&w, 3) > before);
+    // What is left while it waits does not begin again.
+    [2, 3].into_iter().for_each(|host| w.kill_agent(host));
+    w.start(2);
+    until("it waits", || status(&w, 2, "orders").is_some_and(|group| group.why.contains("when h3 can be asked")));
+    order(&w, 2, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
+    w.start(3);
+    until("it knows", || status(&w, 3, "orders").is_some_and(|group| group.why.contains("h2, which did not leave")));
+    assert_eq!(status(&w, 2, "orders").unwrap().stage, Stage::Left);
+}
+
+#[test]
+fn a_durable_group_of_a_command_goes_on_by_itself_when_all_of_its_last_set_are_back() {
+    let Some(mut w) = Setup::hosts(3).up() else { return };
+    w.all_alive();
+    order(&w, 1, durable("orders", &["h1", "h2", "h3"])).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    let mut log = Vec::new();
+    ["one", "two", "three"].iter().for_each(|value| _ = on_2.propose(value.as_bytes()).unwrap());
+    read(&mut on_2, &mut log, 3);
+    for host in 1..=3 {
+        until("its disk has it", || status(&w, host, "orders").is_some_and(|group| group.written == Some(3)));
+    }
+    let before = status(&w, 1, "orders").unwrap();
+    // The longest log is not on the first one's disk.
+    w.kill_agent(1);
+    until("the others went on without it", || status(&w, 2, "orders").unwrap().members.len() == 2);
+    on_2.propose(b"four").unwrap();
+    read(&mut on_2, &mut log, 4);
+    [2, 3].into_iter().for_each(|host| w.kill_agent(host));
+    (1..=3).for_each(|host| w.start(host));
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let after = status(&w, 1, "orders").unwrap();
+    assert!(after.generation == before.generation && !after.anew && after.index == 4, "{after:?}");
+    while on_2.poll(Some(Duration::from_millis(100))).is_ok() {}
+    on_2.reconnect().unwrap();
+    on_2.propose(b"five").unwrap();
+    read(&mut on_2, &mut log, 5);
+    assert_eq!(values(&log), ["one", "two", "three", "four", "five"]);
+}
+
+#[test]
 fn a_client_that_floods_its_agent_does_not_keep_others_from_deciding() {
     let Some(w) = three("huc") else { return };
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

@@ -351,27 +351,38 @@ fn of_the_configuration(hosts: u16, durable: bool) -> Option<Servers> {
 #[test]
 fn servers_go_on_when_all_agents_were_killed() {
     for durable in [true, false] {
-        let Some(mut of) = of_the_configuration(3, durable) else { return };
-        let mut counted = 0;
-        for round in 0..3 {
-            let leader = wait_for("one leads", || of.leader());
-            let mut client = Client::open(&of.w, leader).unwrap();
-            for _ in 0..50 {
-                counted += 1;
-                assert_eq!(client.ask("INCR n").unwrap(), format!(":{counted}"), "what was answered is there, once");
-            }
-            (1..=3).for_each(|host| of.w.kill_agent(host));
-            // Nothing is decided now, so nothing is answered.
-            let answer = client.ask("GET n");
-            assert!(!answer.as_ref().is_ok_and(|answer| answer.starts_with(':')), "{answer:?}");
-            let since = Instant::now();
-            (1..=3).for_each(|host| of.w.start(host));
-            let n: i64 = wait_for("one answers", || (1..=3).find_map(|host| ask(&of.w, host, "GET n").parse().ok()));
-            println!("durable {durable}, round {round}: answered {:?} after the agents' start", since.elapsed());
-            assert_eq!(n, counted);
-            (1..=3).for_each(|host| of.is_ready(host));
-            of.agree();
+        let Some(of) = of_the_configuration(3, durable) else { return };
+        go_on_when_all_agents_are_killed(of, &format!("durable {durable}"));
+    }
+}
+
+/// The same of a group that somebody created: nobody does that again.
+#[test]
+fn servers_of_a_created_group_go_on_when_all_agents_were_killed() {
+    let Some(of) = Servers::up(3, "huc") else { return };
+    go_on_when_all_agents_are_killed(of, "created");
+}
+
+fn go_on_when_all_agents_are_killed(mut of: Servers, what: &str) {
+    let mut counted = 0;
+    for round in 0..3 {
+        let leader = wait_for("one leads", || of.leader());
+        let mut client = Client::open(&of.w, leader).unwrap();
+        for _ in 0..50 {
+            counted += 1;
+            assert_eq!(client.ask("INCR n").unwrap(), format!(":{counted}"), "what was answered is there, once");
         }
+        (1..=3).for_each(|host| of.w.kill_agent(host));
+        // Nothing is decided now, so nothing is answered.
+        let answer = client.ask("GET n");
+        assert!(!answer.as_ref().is_ok_and(|answer| answer.starts_with(':')), "{answer:?}");
+        let since = Instant::now();
+        (1..=3).for_each(|host| of.w.start(host));
+        let n: i64 = wait_for("one answers", || (1..=3).find_map(|host| ask(&of.w, host, "GET n").parse().ok()));
+        println!("{what}, round {round}: answered {:?} after the agents' start", since.elapsed());
+        assert_eq!(n, counted);
+        (1..=3).for_each(|host| of.is_ready(host));
+        of.agree();
     }
 }
 

@@ -111,6 +111,9 @@ pub enum From {
     /// The log on the disk of the node that begins it: how far that goes, and with where the
     /// members live; an empty one if it has none.
     Log(Option<Mark>, Option<Saved>),
+    /// The same, and by itself, because all agents of the group have ended: with the last set that was
+    /// noted there ([`super::last_set`]).
+    Again(Mark, Option<Mark>, Option<Saved>),
     /// The log that the node which begins it has kept since all members stopped.
     Kept {
         /// Whose it is, and how far it went.
@@ -128,7 +131,7 @@ impl From {
     pub fn into_saved(self) -> Option<Saved> {
         match self {
             From::Nothing => None,
-            From::Log(_, saved) => saved,
+            From::Log(_, saved) | From::Again(_, _, saved) => saved,
             From::Kept { saved, .. } => Some(saved),
         }
     }
@@ -203,6 +206,8 @@ pub enum Message {
         plan: Box<Plan>,
         /// Whom.
         member: MemberId,
+        /// The hosts of its last set ([`super::last_set`]).
+        nodes: Vec<u32>,
     },
     /// I listen as this member: let me in.
     Listening {

@@ -38,6 +38,7 @@
 mod copies;
 pub mod durable;
 pub mod large;
+pub mod last_set;
 pub mod member;
 pub mod message;
 pub mod resume;
@@ -54,6 +55,7 @@ use durable::{Mark, Saved, What, Write};
 use fide_wire::session::{Fate, SNAPSHOT_MAX};
 use fide_wire::verdict::{Cause, Grade};
 use large::{Builder, Fetched, Fetching, Large, LargeId, LargeRef, Next, Whole};
+use last_set::{LastSet, Waits};
 use member::{GateConfig, Member, Output};
 use message::{From, Message, Plan, Ride, Timing};
 use resume::{GoesOn, Kept, KeptLog, Stays};
@@ -134,7 +136,7 @@ const TURN_NS: u64 = 50_000_000;
 /// From so many clients on, those that have nothing under way are forgotten from time to time.
 const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 11;
+pub const FORMAT: u8 = 12;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -205,7 +207,8 @@ pub enum Event {
         /// Why.
         why: Halted,
     },
-    /// A group that is expected here is to be begun by this node ([`Groups::create`]): all its nodes are there, and none runs it.
+    /// A group that is expected here is to be begun by this node ([`Groups::create`]), or one that it
+    /// remembers ([`Groups::begin_again`]): all its nodes are there, and none runs it.
     Begin {
         /// Which.
         name: String,
@@ -307,6 +310,29 @@ struct Expectation {
     not_before_ns: u64,
     /// Why it was not begun, or not joined.
     trouble: String,
+}
+
+/// What becomes of a group that this node was a member of.
+struct Remembered {
+    set: LastSet,
+    /// Not begun again before then, how often in a row it was not, and why.
+    not_before_ns: u64,
+    refusals: u32,
+    trouble: String,
+}
+
+impl Remembered {
+    const fn new(set: LastSet) -> Self {
+        Self { set, not_before_ns: 0, refusals: 0, trouble: String::new() }
+    }
+
+    /// It could not be begun.
+    fn refused(&mut self, now_ns: u64, why: String) {
+        self.trouble = why;
+        // Longer each time: another node may try the same at the same time.
+        self.not_before_ns = now_ns.saturating_add(BEGIN_AGAIN_NS << self.refusals);
+        self.refusals = (self.refusals + 1).min(REFUSALS_MAX);
+    }
 }
 
 /// A frame of this channel, to be sent.
@@ -548,6 +574,10 @@ struct Group {
     resumes: bool,
     /// Our member began it with the others.
     is_begun: bool,
+    /// The hosts that were members and did not leave by an order ([`last_set`]).
+    nodes: Vec<u32>,
+    /// What this node remembers of it is up to date, with this engine.
+    noted: Option<Kind>,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
     early: VecDeque<(u64, MemberId, MemberId, log::Message)>,
     /// Members that go on in a later incarnation of the same agent ([`Group::outlives`]), and in which.
@@ -654,6 +684,8 @@ impl Group {
             stays: String::new(),
             resumes: false,
             is_begun: false,
+            nodes: Vec::new(),
+            noted: None,
             early: VecDeque::new(),
             goes_on: BTreeMap::new(),
             unmet: VecDeque::new(),
@@ -987,6 +1019,8 @@ pub struct Groups {
     /// Those that this node is to be in, by itself, and when that is looked at.
     expected: BTreeMap<String, Expectation>,
     expected_look_ns: u64,
+    /// Groups that this node was a member of and did not leave: their agents may all end.
+    last_sets: BTreeMap<String, Remembered>,
     /// Nodes that write messages in another way, and in which.
     foreign: BTreeMap<u32, u8>,
     /// Logs of groups that do not run here, from this node's disk.
@@ -1034,6 +1068,7 @@ impl Groups {
             names: BTreeMap::new(),
             expected: BTreeMap::new(),
             expected_look_ns: u64::MAX,
+            last_sets: BTreeMap::new(),
             foreign: BTreeMap::new(),
             saved: BTreeMap::new(),
             unreadable: None,
@@ -1056,7 +1091,7 @@ impl Groups {
     /// Whether there is nothing to do here at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.groups.is_empty() && self.expected.is_empty()
+        self.groups.is_empty() && self.expected.is_empty() && self.last_sets.is_empty()
     }
 
     /// Whether nothing is to be done: also a host without a group answers those that look for one.
@@ -1073,7 +1108,30 @@ impl Groups {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn create(&mut self, now_ns: u64, mut plan: Plan, fresh: bool) -> Result<(), Error> {
+    pub fn create(&mut self, now_ns: u64, plan: Plan, fresh: bool) -> Result<(), Error> {
+        self.create_with(now_ns, plan, fresh, None)
+    }
+
+    /// Begins a group again of which all agents have ended, with these members, those of its last
+    /// set: see [`Event::Begin`]. What the plan says beside its name, members, generation and timing
+    /// is taken from what is remembered.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn begin_again(&mut self, now_ns: u64, plan: Plan) -> Result<(), Error> {
+        let Some(set) = self.last_set(&plan.name).ok().cloned() else {
+            return Err(Error::NotFound(format!("no last set of {} is known here, or not all of it is heard", plan.name)));
+        };
+        let generation = plan.generation.max(set.mark.generation.saturating_add(1));
+        let plan = Plan { generation, engine: set.engine, policy: set.policy, durable: set.durable, ..plan };
+        let nodes: BTreeSet<u32> = plan.members.iter().map(|binding| binding.node).collect();
+        if nodes != set.nodes.iter().copied().collect() {
+            return Err(Error::Invalid(format!("these are not the hosts of the last set of {}", plan.name)));
+        }
+        self.create_with(now_ns, plan, false, Some(set.mark))
+    }
+
+    fn create_with(&mut self, now_ns: u64, mut plan: Plan, fresh: bool, again: Option<Mark>) -> Result<(), Error> {
         if let Some(group) = self.named(&plan.name)
             && !group.is_void()
         {
@@ -1081,7 +1139,8 @@ impl Groups {
         }
         // A clock that was ahead when the log was written, and is right now, must not make the group that goes on an earlier one.
         let kept = self.kept_log(&plan.name).map_or(0, |kept| kept.generation);
-        let written = self.saved.get(&plan.name).map_or(0, |saved| saved.generation).max(kept);
+        let remembered = self.last_sets.get(&plan.name).map_or(0, |of| of.set.mark.generation);
+        let written = self.saved.get(&plan.name).map_or(0, |saved| saved.generation).max(kept).max(remembered);
         plan.generation = plan.generation.max(written.saturating_add(1));
         if plan.generation > GENERATION_MAX {
             return Err(Error::Invalid(format!(
@@ -1106,7 +1165,11 @@ impl Groups {
             let first = MemberId(plan.members.len() as u16);
             continue_log(saved, first, &mut plan)?;
         }
-        let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
+        let begun = match (fresh, again) {
+            (true, _) => From::Nothing,
+            (false, None) => From::Log(mark, saved),
+            (false, Some(set)) => From::Again(set, mark, saved),
+        };
         self.ask_all(now_ns, plan, begun)
     }
 
@@ -1146,7 +1209,7 @@ impl Groups {
         }
         let generation = plan.generation;
         let mark = match &begun {
-            From::Log(mark, _) => plan.durable.then_some(*mark),
+            From::Log(mark, _) | From::Again(_, mark, _) => plan.durable.then_some(*mark),
             From::Kept { log, anyway, .. } => (plan.durable && !anyway).then(|| Some(log.mark())),
             From::Nothing => None,
         };
@@ -1166,7 +1229,9 @@ impl Groups {
         }
         let waits_for = &others | &outside;
         let is_alone = waits_for.is_empty();
+        let nodes = self.first_nodes(&plan, &begun);
         let mut group = Group::new(now_ns, plan, Stage::Preparing(waits_for), self.config.node);
+        group.nodes = nodes;
         group.resumes = matches!(begun, From::Kept { anyway: false, .. });
         group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
@@ -1183,7 +1248,54 @@ impl Groups {
     pub fn expect(&mut self, now_ns: u64, expected: impl Iterator<Item = Expected>) {
         let of = |what: Expected| (what.name.clone(), Expectation { what, not_before_ns: now_ns, trouble: String::new() });
         self.expected = expected.map(of).collect();
-        self.expected_look_ns = if self.expected.is_empty() { u64::MAX } else { now_ns };
+        self.expected_look_ns = now_ns;
+    }
+
+    /// What a former agent of this node remembered of a group that it was a member of: see
+    /// [`last_set`].
+    pub fn remember(&mut self, name: &str, set: LastSet) {
+        if can_be_name(name).is_ok() && set.is_sane() && self.last_sets.len() < GROUPS_MAX {
+            self.last_sets.insert(name.into(), Remembered::new(set));
+            self.expected_look_ns = 0;
+        }
+    }
+
+    /// What a later agent of this node is to remember.
+    pub fn remembered(&self) -> impl Iterator<Item = (&str, &LastSet)> + '_ {
+        self.last_sets.iter().map(|(name, of)| (name.as_str(), &of.set))
+    }
+
+    /// What was remembered counts for nothing.
+    pub fn forget_remembered(&mut self) {
+        self.last_sets.clear();
+    }
+
+    /// With which set a group begins again that no host runs which is heard, as far as they have
+    /// answered.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn last_set(&self, name: &str) -> Result<&LastSet, Waits> {
+        let denied = self.named(name).into_iter().flat_map(|group| &group.denied);
+        let heard = denied.filter(|(node, _)| self.nodes.contains(node));
+        let sane = |set: &&LastSet| set.is_sane();
+        let mut known: BTreeMap<u32, Option<&LastSet>> =
+            heard.map(|(node, (_, kept))| (*node, kept.last_set.as_ref().filter(sane))).collect();
+        known.insert(self.config.node, self.last_sets.get(name).map(|of| &of.set));
+        last_set::rule(&known)
+    }
+
+    /// The hosts that may run a group which begins so.
+    fn first_nodes(&self, plan: &Plan, begun: &From) -> Vec<u32> {
+        let mut nodes: Vec<u32> = plan.members.iter().map(|binding| binding.node).collect();
+        // Of one that goes on by itself nobody has said that those are gone with whom it does not.
+        if matches!(begun, From::Kept { anyway: false, .. }) {
+            let before = self.last_sets.get(&plan.name).map(|of| of.set.nodes.clone());
+            nodes.extend(before.into_iter().flatten());
+            let mut seen = BTreeSet::new();
+            nodes.retain(|node| seen.insert(*node));
+        }
+        nodes
     }
 
     /// What [`Event::Begin`] asked for cannot be, and why.
@@ -1191,6 +1303,8 @@ impl Groups {
         if let Some(expectation) = self.expected.get_mut(name) {
             expectation.trouble = why;
             expectation.not_before_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+        } else if let Some(remembered) = self.last_sets.get_mut(name) {
+            remembered.refused(now_ns, why);
         }
     }
 
@@ -1199,8 +1313,10 @@ impl Groups {
         if now_ns < self.expected_look_ns {
             return;
         }
-        self.expected_look_ns = now_ns.saturating_add(EXPECTED_LOOK_NS);
-        let mut missing = Vec::new();
+        let waits = |name: &String| self.named(name).is_none_or(|group| group.stage != Stage::Running);
+        let is_over = self.expected.is_empty() && !self.last_sets.keys().any(waits);
+        self.expected_look_ns = if is_over { u64::MAX } else { now_ns.saturating_add(EXPECTED_LOOK_NS) };
+        let mut missing = self.look_remembered(now_ns);
         for (name, Expectation { what, not_before_ns, trouble }) in &mut self.expected {
             if let (true, Some(why)) = (what.durable, &self.unreadable) {
                 trouble.clone_from(why);
@@ -1247,6 +1363,93 @@ impl Groups {
                 // A place was kept for it ([`Groups::has_place`]).
                 self.begin_joining(now_ns, &name, u64::MAX);
             }
+        }
+    }
+
+    /// Whatever is remembered, is not of the configuration and does not run is begun again where
+    /// all of the last set are there. Says which ones are to be looked for.
+    fn look_remembered(&mut self, now_ns: u64) -> Vec<String> {
+        let mut missing = Vec::new();
+        let mut troubles = Vec::new();
+        for (name, remembered) in self.last_sets.iter().filter(|(name, _)| !self.expected.contains_key(*name)) {
+            let group = self.named(name);
+            let is_due = now_ns >= remembered.not_before_ns;
+            match group.map(|group| (&group.stage, group)) {
+                None => missing.push(name.clone()),
+                Some((Stage::Failed(_), _)) if is_due => missing.push(name.clone()),
+                Some((Stage::Joining, group)) if group.member.is_none() => {
+                    if let Some(why) = self.unreadable.as_ref().filter(|_| remembered.set.durable) {
+                        troubles.push((name.clone(), why.clone()));
+                        continue;
+                    }
+                    // Who has not answered may run it.
+                    let has_answered = |node: &u32| group.denied.contains_key(node) || self.foreign.contains_key(node);
+                    if !self.candidates(group).iter().all(has_answered) {
+                        continue;
+                    }
+                    let is_searched = now_ns >= group.since_ns.saturating_add(SEARCHED_NS) && is_due;
+                    match self.last_set(name) {
+                        _ if self.is_kept_somewhere(name, group) => {}
+                        Ok(set) if is_searched && self.begins_again(name, group, set) => {
+                            self.events.push_back(Event::Begin { name: name.clone() });
+                        }
+                        Ok(_) => {}
+                        Err(why) => troubles.push((name.clone(), self.why_it_waits(&why))),
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, why) in troubles {
+            let Some(remembered) = self.last_sets.get_mut(&name) else { continue };
+            if remembered.trouble != why {
+                remembered.trouble = why;
+                let generation = self.names.get(&name).copied();
+                self.events.extend(generation.map(|generation| Event::Changed { generation }));
+            }
+        }
+        missing
+    }
+
+    /// A log that somebody keeps in memory is gone on with, or stays as it is ([`resume`]).
+    fn is_kept_somewhere(&self, name: &str, group: &Group) -> bool {
+        self.kept_group(name).is_some() || group.denied.values().any(|(_, kept)| kept.log.is_some())
+    }
+
+    /// Whether this node is the one of the set that begins: of a durable group, the one whose disk has
+    /// the longest log, and of equal ones the first.
+    fn begins_again(&self, name: &str, group: &Group, set: &LastSet) -> bool {
+        let mark = |node: &u32| match *node == self.config.node {
+            true => self.saved.get(name).map(Saved::mark),
+            false => group.denied.get(node).and_then(|(mark, _)| *mark),
+        };
+        let first = match set.durable {
+            true => set.nodes.iter().rev().max_by_key(|node| mark(node)),
+            false => set.nodes.first(),
+        };
+        first == Some(&self.config.node)
+    }
+
+    fn why_it_waits(&self, why: &Waits) -> String {
+        let named = |nodes: &BTreeSet<u32>| {
+            let of = |node: &u32| match self.foreign.get(node) {
+                Some(format) => format!("node {node:08x} ({})", other_build(*node, *format)),
+                None => format!("node {node:08x}"),
+            };
+            nodes.iter().map(of).collect::<Vec<_>>().join(", ")
+        };
+        match why {
+            Waits::Forgotten => String::new(),
+            Waits::Unheard(nodes) => format!(
+                "no host that is heard runs it; it is begun again by itself when {} can be asked, too, or by fide group create with other \
+                 hosts",
+                named(nodes)
+            ),
+            Waits::Strangers(nodes) => format!(
+                "no host that is heard runs it, and {}, which did not leave in agreement with the others, does not remember it: fide group \
+                 create begins it again",
+                named(nodes)
+            ),
         }
     }
 
@@ -1311,7 +1514,8 @@ impl Groups {
             let is_asked_for = group.plan.generation == 0 && group.deadline_ns != u64::MAX;
             is_one && !group.leaves && !is_asked_for
         };
-        self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str()).chain(self.former.keys().map(String::as_str))
+        let names = self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str());
+        names.chain(self.former.keys().chain(self.last_sets.keys()).map(String::as_str))
     }
 
     /// Gives this node's member up without asking the others, as an end of the agent would: they
@@ -1323,6 +1527,8 @@ impl Groups {
         let Some(group) = self.named_mut(name) else { return self.running(name).map(|_| ()) };
         match group.stage {
             Stage::Running | Stage::Joining => {
+                self.last_sets.remove(name);
+                let Some(group) = self.named_mut(name) else { return Ok(()) };
                 (group.leaves, group.join_at_ns, group.deadline_ns, group.kept) = (true, u64::MAX, u64::MAX, None);
                 match &mut group.member {
                     Some(member) => member.stop(Halted::Left),
@@ -1342,11 +1548,17 @@ impl Groups {
     /// # Errors
     /// See [`Error`].
     pub fn leave(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
-        let waits = self.named_mut(name).filter(|group| group.stage == Stage::Joining && group.member.is_none());
+        let is_remembered = self.last_sets.contains_key(name);
+        let waits = self.named_mut(name).filter(|group| match group.stage {
+            Stage::Joining => group.member.is_none(),
+            Stage::Failed(_) => is_remembered,
+            _ => false,
+        });
         if let Some(group) = waits {
             (group.leaves, group.join_at_ns, group.kept) = (true, u64::MAX, None);
             group.has_left(now_ns);
             self.forget_former(name);
+            self.last_sets.remove(name);
             self.settle(now_ns);
             return Ok(());
         }
@@ -1355,6 +1567,7 @@ impl Groups {
         if let Some(member) = &mut group.member {
             member.leave(now_ns).map_err(|why| refused(name, why))?;
         }
+        self.last_sets.remove(name);
         self.settle(now_ns);
         Ok(())
     }
@@ -1835,7 +2048,7 @@ impl Groups {
                     self.look_whether_to_resume(now_ns, &name);
                 }
             }
-            Message::Invite { plan, member } => self.invited(now_ns, from, *plan, member),
+            Message::Invite { plan, member, nodes } => self.invited(now_ns, from, (*plan, nodes), member),
             Message::Listening { generation, member } => self.let_in(now_ns, from, generation, member),
             Message::Void { generation, member } => {
                 let Some(group) = self.groups.get_mut(&generation) else { return };
@@ -2054,6 +2267,7 @@ impl Groups {
         let later = match &begun {
             From::Nothing => None,
             From::Log(mark, _) => Some(&plan.name).filter(|_| plan.durable).and_then(|name| self.later_than(name, *mark)),
+            From::Again(set, mark, _) => self.not_again(&plan, *set, *mark),
             From::Kept { anyway: true, .. } => None,
             From::Kept { log, saved, .. } => self.contradicts(&plan.name, log, saved),
         };
@@ -2063,7 +2277,7 @@ impl Groups {
         if matches!(begun, From::Kept { .. }) {
             self.listens_no_more(now_ns, &plan.name);
         }
-        let keeps = self.kept_log(&plan.name).filter(|_| !plan.durable && matches!(begun, From::Log(..)));
+        let keeps = self.kept_log(&plan.name).filter(|_| !plan.durable && matches!(begun, From::Log(..) | From::Again(..)));
         let later = later.or_else(|| {
             let index = keeps?.index;
             Some(format!(
@@ -2086,11 +2300,24 @@ impl Groups {
             let _ = self.tell(from, &Message::Declined { generation, why });
             return;
         }
+        let nodes = self.first_nodes(&plan, &begun);
         let mut group = Group::new(now_ns, plan, Stage::Prepared, from);
+        group.nodes = nodes;
         group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
         self.keep(generation, group);
         let _ = self.tell(from, &Message::Prepared { generation });
+    }
+
+    /// Why this node is not in a group that begins again by itself: it has left it, or knows of a later
+    /// set.
+    fn not_again(&self, plan: &Plan, set: Mark, log: Option<Mark>) -> Option<String> {
+        let name = &plan.name;
+        match self.last_sets.get(name) {
+            None => Some(format!("it does not remember {name}, or has left it")),
+            Some(own) if own.set.mark > set => Some(format!("it knows of later members of {name}")),
+            Some(_) => plan.durable.then(|| self.later_than(name, log)).flatten(),
+        }
     }
 
     /// A node that was asked before a group begins has nothing against it.
@@ -2196,6 +2423,14 @@ impl Groups {
         }
         self.events.push_back(Event::Changed { generation });
         // What this node was to begin by itself it tries again.
+        if let Some(group) = self.groups.get(&generation) {
+            // Its applications' state is lost, or it cannot run here: as if it had left.
+            if !never_was {
+                self.last_sets.remove(&group.plan.name);
+            } else if let Some(remembered) = self.last_sets.get_mut(&group.plan.name) {
+                remembered.refused(now_ns, why.clone());
+            }
+        }
         let by_itself = |group: &Group| group.resumes && never_was;
         if let Some(name) = self.groups.get(&generation).filter(|group| by_itself(group)).map(|group| group.plan.name.clone()) {
             self.drop_group(generation);
@@ -2222,7 +2457,8 @@ impl Groups {
     /// What this node keeps of a group that it does not run.
     #[must_use]
     pub fn kept_of(&self, name: &str) -> Kept {
-        Kept { log: self.kept_log(name).cloned(), unborn: self.unborn.get(name).cloned() }
+        let last_set = self.last_sets.get(name).map(|of| of.set.clone());
+        Kept { log: self.kept_log(name).cloned(), unborn: self.unborn.get(name).cloned(), last_set }
     }
 
     /// The log of a group is kept while this node is to be a member again.
@@ -2418,7 +2654,9 @@ impl Groups {
 
     fn asked_to_join(&mut self, now_ns: u64, from: u32, name: &str) {
         let incarnation = self.links.life(from).unwrap_or(0);
-        if self.unreadable.is_some() && self.expected.get(name).is_some_and(|of| of.what.durable) {
+        let is_durable = self.expected.get(name).is_some_and(|of| of.what.durable)
+            || self.last_sets.get(name).is_some_and(|of| of.set.durable);
+        if self.unreadable.is_some() && is_durable {
             return; // who knows how far its log goes
         }
         let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Running) else {
@@ -2442,11 +2680,12 @@ impl Groups {
         group.plan.engine = log.kind();
         let mut plan = group.plan.clone();
         plan.members = group.state.bindings().values().chain(group.invited.get(&member)).copied().collect();
+        let nodes = group.nodes.clone();
         let _ = now_ns;
-        let _ = self.tell(from, &Message::Invite { plan: Box::new(plan), member });
+        let _ = self.tell(from, &Message::Invite { plan: Box::new(plan), member, nodes });
     }
 
-    fn invited(&mut self, now_ns: u64, from: u32, plan: Plan, me: MemberId) {
+    fn invited(&mut self, now_ns: u64, from: u32, (plan, mut nodes): (Plan, Vec<u32>), me: MemberId) {
         let (node, incarnation) = (self.config.node, self.config.incarnation);
         let ours = Binding { member: me, node, incarnation };
         let Some(known) = self.names.get(&plan.name).copied() else { return };
@@ -2457,7 +2696,8 @@ impl Groups {
             && plan.members.len() <= 1 << 16
             && me.0 > 0
             && plan.generation > 0
-            && plan.timing.check().is_ok();
+            && plan.timing.check().is_ok()
+            && nodes.len() <= last_set::NODES_MAX;
         let is_taken = plan.generation != known && self.groups.contains_key(&plan.generation);
         if !expected || !is_sane || is_taken || plan.generation < before {
             return;
@@ -2486,6 +2726,9 @@ impl Groups {
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
         let timing = plan.timing;
         let mut group = Group::new(now_ns, plan, Stage::Joining, from);
+        let mut seen = BTreeSet::new();
+        nodes.retain(|node| seen.insert(*node));
+        group.nodes = nodes;
         if let Some(mut old) = self.groups.remove(&known) {
             if before == generation {
                 group.halted = old.halted;
@@ -2715,7 +2958,9 @@ impl Groups {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let of_groups = self.groups.values().map(Group::poll_timeout).min().filter(|at_ns| *at_ns < u64::MAX);
-        let of_expected = (!self.expected.is_empty()).then_some(self.expected_look_ns);
+        // A node that is to be in none never rests otherwise: nobody looks then ([`Groups::is_idle`]).
+        let is_in_any = !self.expected.is_empty() || !self.last_sets.is_empty();
+        let of_expected = Some(self.expected_look_ns).filter(|at_ns| is_in_any && *at_ns < u64::MAX);
         of_groups.into_iter().chain(self.links.poll_timeout()).chain(of_expected).min()
     }
 
@@ -2798,7 +3043,8 @@ impl Groups {
 
     /// Everything that members want, until they want nothing.
     fn settle(&mut self, now_ns: u64) {
-        let Self { groups, links, copies, events, nodes, ended, config, saved, former, unborn, .. } = self;
+        let Self { groups, links, copies, events, nodes, ended, config, saved, former, unborn, last_sets, .. } = self;
+        let mut has_changed = false;
         let mut lost = Vec::new();
         for (generation, group) in groups.iter_mut() {
             group.end_what_lives_on(config.incarnation);
@@ -2834,7 +3080,14 @@ impl Groups {
             );
             if std::mem::replace(&mut group.told, seen) != seen {
                 events.push_back(Event::Changed { generation: *generation });
+                (group.noted, has_changed) = (None, true);
             }
+            if note_last_set(group, last_sets) {
+                events.push_back(Event::Changed { generation: *generation });
+            }
+        }
+        if has_changed && !last_sets.is_empty() {
+            self.expected_look_ns = self.expected_look_ns.min(now_ns);
         }
         self.look_at_former(now_ns);
         for generation in lost {
@@ -2869,6 +3122,9 @@ impl Groups {
     fn drop_group(&mut self, generation: u64) {
         if let Some(group) = self.groups.remove(&generation) {
             self.names.remove(&group.plan.name);
+            if self.last_sets.contains_key(&group.plan.name) {
+                self.expected_look_ns = 0;
+            }
             let ours = group.plan.members.iter().find(|binding| binding.node == self.config.node);
             if let Some(binding) = ours.filter(|_| group.stage == Stage::Prepared) {
                 // It may have begun elsewhere, and counts this node.
@@ -2919,17 +3175,21 @@ impl Groups {
             (group.binding(member).unwrap_or(unknown), log.is_some_and(|log| log.crashed().contains(member)))
         });
         // Of a group of which only the name is known.
-        let wanted = self.expected.get(&group.plan.name).map(|of| &of.what).filter(|_| group.plan.generation == 0);
+        let expected = self.expected.get(&group.plan.name).map(|of| (of.what.engine, of.what.policy));
+        let remembered = self.last_sets.get(&group.plan.name);
+        let wanted = expected
+            .or_else(|| remembered.map(|of| (Some(of.set.engine), Some(of.set.policy))))
+            .filter(|_| group.plan.generation == 0);
         Status {
             name: group.plan.name.clone(),
             generation: group.plan.generation,
             lineage: group.plan.lineage,
             written: (group.plan.durable || self.saved.contains_key(&group.plan.name)).then(|| group.told()),
-            is_known: group.plan.generation != 0 || wanted.is_some_and(|what| what.engine.is_some() && what.policy.is_some()),
+            is_known: group.plan.generation != 0 || wanted.is_some_and(|(engine, policy)| engine.is_some() && policy.is_some()),
             engine: log
                 .filter(|log| log.is_running())
-                .map_or_else(|| wanted.and_then(|what| what.engine).unwrap_or(group.plan.engine), Log::kind),
-            policy: wanted.and_then(|what| what.policy).unwrap_or(group.plan.policy),
+                .map_or_else(|| wanted.and_then(|(engine, _)| engine).unwrap_or(group.plan.engine), Log::kind),
+            policy: wanted.and_then(|(_, policy)| policy).unwrap_or(group.plan.policy),
             stage: group.stage.clone(),
             me: group.me,
             leader: log.and_then(Log::leader),
@@ -2943,6 +3203,7 @@ impl Groups {
                 }
                 _ if group.stage == Stage::Joining && !group.stays.is_empty() => group.stays.clone(),
                 (_, Some(expectation)) if group.stage != Stage::Running => expectation.trouble.clone(),
+                _ if group.stage == Stage::Joining => remembered.map_or_else(String::new, |of| of.trouble.clone()),
                 _ => self.lacks_majority(group).unwrap_or_default(),
             },
             is_begun: group.is_begun,
@@ -3272,8 +3533,15 @@ fn drain(
                 applied = true;
             }
             Output::Log(log::Output::Apply { position, entry }) => {
-                if let Body::Join(id) = entry.body {
-                    joined(generation, group, id, links, node);
+                match entry.body {
+                    Body::Join(id) => joined(generation, group, id, links, node),
+                    Body::Leave(id) if id == entry.id.proposer => {
+                        // By an order: whom others take for crashed may still run it.
+                        let left = group.binding(id).map(|binding| binding.node);
+                        group.nodes.retain(|node| Some(*node) != left);
+                        group.noted = None;
+                    }
+                    _ => {}
                 }
                 applied |= group.state.apply(position, entry);
             }
@@ -3284,6 +3552,34 @@ fn drain(
     if applied {
         events.push_back(Event::Applied { generation });
     }
+}
+
+/// What this node remembers of a group that it runs. Says whether that is something new.
+fn note_last_set(group: &mut Group, last_sets: &mut BTreeMap<String, Remembered>) -> bool {
+    let log = group.member.as_ref().map(Member::log).filter(|log| log.is_running());
+    let Some(log) = log.filter(|log| group.stage == Stage::Running && !group.leaves && group.noted != Some(log.kind())) else {
+        return false;
+    };
+    let engine = log.kind();
+    let nodes: Vec<u32> = log.members().iter().filter_map(|member| Some(group.state.bindings().get(&member)?.node)).collect();
+    for node in nodes {
+        if !group.nodes.contains(&node) {
+            group.nodes.push(node);
+        }
+    }
+    group.noted = Some(engine);
+    let Plan { name, generation, policy, durable, .. } = &group.plan;
+    let mark = Mark { generation: *generation, position: group.state.position() };
+    let set = LastSet { mark, nodes: group.nodes.clone(), engine, policy: *policy, durable: *durable };
+    let is_known = last_sets.get(name).is_some_and(|of| {
+        let before = of.set.mark;
+        before.generation == *generation && of.set == LastSet { mark: before, ..set.clone() }
+    });
+    if is_known || !set.is_sane() {
+        return false;
+    }
+    last_sets.insert(name.clone(), Remembered::new(set));
+    true
 }
 
 /// A member that was let in runs for its applications once their state is here.

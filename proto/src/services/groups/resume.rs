@@ -24,6 +24,7 @@
 //! own applications, every node looks for itself before it agrees ([`contradiction`]).
 
 use super::durable::{Mark, Saved};
+use super::last_set::LastSet;
 use crate::consensus::log::Position;
 use crate::group::{Entry, MemberId};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,8 @@ pub struct Kept {
     pub log: Option<KeptLog>,
     /// Ids that it was invited as, under which it never took part: of which generation, and which.
     pub unborn: Option<(u64, BTreeSet<MemberId>)>,
+    /// Who was to run it when this node last knew of it, if it was a member and did not leave.
+    pub last_set: Option<LastSet>,
 }
 
 /// Why a group does not go on by itself.
@@ -183,7 +186,7 @@ mod tests {
     }
 
     fn of(logs: &[KeptLog]) -> Result<(u32, BTreeSet<u32>), Stays> {
-        let kept = |log: &KeptLog| (u32::from(log.me.0), Kept { log: Some(log.clone()), unborn: None });
+        let kept = |log: &KeptLog| (u32::from(log.me.0), Kept { log: Some(log.clone()), unborn: None, last_set: None });
         decided(&logs.iter().map(kept).collect())
     }
 
@@ -233,8 +236,8 @@ mod tests {
         // Whom the others let in, and who never took part, has nothing.
         let mut knows = log(1, 9, &[1, 4]);
         knows.highest = MemberId(4);
-        let unborn = |generation| Kept { log: None, unborn: Some((generation, [MemberId(4)].into())) };
-        let kept = |of_4: Kept| BTreeMap::from([(1, Kept { log: Some(knows.clone()), unborn: None }), (4, of_4)]);
+        let unborn = |generation| Kept { log: None, unborn: Some((generation, [MemberId(4)].into())), last_set: None };
+        let kept = |of_4: Kept| BTreeMap::from([(1, Kept { log: Some(knows.clone()), unborn: None, last_set: None }), (4, of_4)]);
         assert_eq!(decided(&kept(unborn(7))), goes_on(1, &[1]));
         assert_eq!(decided(&kept(unborn(6))), Err(Stays::Missing([4].into())));
         assert_eq!(decided(&kept(Kept::default())), Err(Stays::Missing([4].into())));

@@ -1581,7 +1581,7 @@ fn hostile_messages_end_nothing() {
             Message::Abort { generation },
             Message::Join { name: "g".into() },
             Message::NoGroup { name: "g".into(), mark: None, kept: Box::default() },
-            Message::Invite { plan: Box::new(plan(&world)), member: MemberId(9) },
+            Message::Invite { plan: Box::new(plan(&world)), member: MemberId(9), nodes: Vec::new() },
             Message::Listening { generation, member: MemberId(4) },
             Message::Void { generation, member: me },
             Message::Log { generation, from: other, to: me, message: log::Message::Ask },
