@@ -634,7 +634,7 @@ impl Control {
         self.answer_forgetful();
         self.flush_connections();
         if self.history.has_news() {
-            self.write_history(false);
+            self.write_history();
         }
         self.keep_table(false);
         let now = now_ns();
@@ -938,7 +938,8 @@ impl Control {
         self.rates.retain(|_, rate| !rate.is_idle(now));
         self.introductions.retain(|_, rate| !rate.is_idle(now));
         self.save_state();
-        self.write_history(true);
+        self.write_history();
+        self.sync_history();
         self.look_at_disk();
         let counted = crate::integrations::Counted {
             clients: self.connections.len() as u64,

@@ -1,4 +1,5 @@
-//! The thread that waits for the disk, so that nobody else does.
+//! The threads that wait for the disk, so that nobody else does: one hands lines to the kernel, from where they survive this agent; one waits until the
+//! disk has things, which may take a busy machine long, and must not hold up lines.
 //!
 //! The control thread asks for what is to be written ([`Disk::ask`]) and goes on. For each file
 //! there is one job that waits: a newer one has all that the older one had, and takes its place, so
@@ -26,10 +27,14 @@ pub enum Kept {
     State,
     /// The event history: nobody waits for it.
     History,
+    /// What was written of it reaches the disk.
+    Synced,
 }
 
 /// All of them.
-pub const KINDS: [Kept; 3] = [Kept::Table, Kept::State, Kept::History];
+pub const KINDS: [Kept; 4] = [Kept::Table, Kept::State, Kept::History, Kept::Synced];
+/// The threads, and what each does.
+const THREADS: [(&str, &[Kept]); 2] = [("fide-disk", &[Kept::Table, Kept::History]), ("fide-sync", &[Kept::State, Kept::Synced])];
 
 /// A job that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,17 +60,17 @@ struct Slot {
 #[derive(Default)]
 struct State {
     slots: [Slot; KINDS.len()],
-    /// Since when the present job runs.
-    since: Option<Instant>,
+    /// Since when each thread's present job runs.
+    since: [Option<Instant>; THREADS.len()],
     is_stopping: bool,
-    has_ended: bool,
+    ended: usize,
 }
 
 struct Shared {
     state: Mutex<State>,
     /// Somebody asked.
     asked: Condvar,
-    /// Something is done, or the thread has ended.
+    /// Something is done, or a thread has ended.
     done: Condvar,
     told: OwnedFd,
 }
@@ -76,28 +81,31 @@ impl Shared {
     }
 }
 
-/// The thread, and what it is to do.
+/// The threads, and what they are to do.
 pub struct Disk {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Disk {
-    /// Starts the thread. `told` becomes readable when something is done.
+    /// Starts the threads. `told` becomes readable when something is done.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub fn start(told: OwnedFd) -> io::Result<Self> {
         let (asked, done) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { state: Mutex::default(), asked, done, told });
-        let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().name("fide-disk".into()).stack_size(512 << 10).spawn(move || {
-            become_ordinary();
-            work(&of_thread);
-            of_thread.state().has_ended = true;
-            of_thread.done.notify_all();
-        })?;
-        Ok(Self { shared, thread: Some(thread) })
+        let threads = THREADS.iter().enumerate().map(|(at, (name, kinds))| {
+            let of_thread = shared.clone();
+            std::thread::Builder::new().name((*name).into()).stack_size(512 << 10).spawn(move || {
+                become_ordinary();
+                work(&of_thread, at, kinds);
+                of_thread.state().ended += 1;
+                of_thread.done.notify_all();
+            })
+        });
+        let threads = threads.collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { shared, threads })
     }
 
     /// Has something written. A job of the same kind that has not begun is dropped: this one must
@@ -109,7 +117,7 @@ impl Disk {
         slot.waiting = Some(Box::new(work));
         let number = slot.asked;
         drop(state);
-        self.shared.asked.notify_one();
+        self.shared.asked.notify_all();
         Ticket { kept, number }
     }
 
@@ -135,10 +143,17 @@ impl Disk {
         if std::mem::replace(&mut slot.is_polled, true) { None } else { slot.result.clone() }
     }
 
-    /// For how long the present job has been running.
+    /// For how long the longest of the present jobs has been running.
     #[must_use]
     pub fn in_job_for(&self) -> Option<Duration> {
-        self.shared.state().since.map(|since| since.elapsed())
+        self.shared.state().since.iter().flatten().map(Instant::elapsed).max()
+    }
+
+    /// The same of the thread that writes this.
+    #[must_use]
+    pub fn in_job_of(&self, kept: Kept) -> Option<Duration> {
+        let at = THREADS.iter().position(|(_, kinds)| kinds.contains(&kept))?;
+        self.shared.state().since[at].map(|since| since.elapsed())
     }
 
     /// Waits until these are done, and until `deadline` at most; whether they are.
@@ -152,21 +167,21 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// What waits is not begun any more. A thread that is stuck in the kernel is left there: it
-    /// ends with the process.
+    /// What waits is not begun any more. Threads that are stuck in the kernel are left there: they
+    /// end with the process.
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.is_stopping = true;
-        self.shared.asked.notify_one();
-        let ends = self.shared.done.wait_timeout_while(state, ENDS_WITHIN, |state| !state.has_ended);
-        let has_ended = ends.unwrap_or_else(PoisonError::into_inner).0.has_ended;
-        if has_ended && let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic of it was reported by the panic hook
+        self.shared.asked.notify_all();
+        let ends = self.shared.done.wait_timeout_while(state, ENDS_WITHIN, |state| state.ended < THREADS.len());
+        if ends.unwrap_or_else(PoisonError::into_inner).0.ended == THREADS.len() {
+            // A panic of one was reported by the panic hook.
+            self.threads.drain(..).for_each(|thread| _ = thread.join());
         }
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &Shared, at: usize, kinds: &[Kept]) {
     loop {
         let (kind, number, work) = {
             let mut state = shared.state();
@@ -174,9 +189,12 @@ fn work(shared: &Shared) {
                 if state.is_stopping {
                     return;
                 }
-                let next = state.slots.iter_mut().enumerate().find_map(|(at, slot)| Some((at, slot.asked, slot.waiting.take()?)));
+                let next = kinds.iter().find_map(|kind| {
+                    let slot = &mut state.slots[*kind as usize];
+                    Some((*kind as usize, slot.asked, slot.waiting.take()?))
+                });
                 if let Some(next) = next {
-                    state.since = Some(Instant::now());
+                    state.since[at] = Some(Instant::now());
                     break next;
                 }
                 state = shared.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +202,7 @@ fn work(shared: &Shared) {
         };
         let result = work();
         let mut state = shared.state();
-        state.since = None;
+        state.since[at] = None;
         let slot = &mut state.slots[kind];
         (slot.done, slot.result, slot.is_polled) = (number, Some(result), false);
         drop(state);
@@ -227,15 +245,17 @@ mod tests {
     fn nobody_waits_for_a_disk_that_hangs_and_of_each_file_the_newest_is_written() {
         let (disk, go) = hanging();
         let (written, order): (_, Receiver<u32>) = unbounded();
-        let asked: Vec<Ticket> = (1..=3).map(|n| writes(&disk, Kept::State, &written, n)).collect();
-        let history = writes(&disk, Kept::History, &written, 4);
+        let asked: Vec<Ticket> = (1..=3).map(|n| writes(&disk, Kept::History, &written, n)).collect();
         let table = writes(&disk, Kept::Table, &written, 50);
-        assert!(disk.in_job_for().is_some());
+        assert!(disk.in_job_for().is_some() && disk.in_job_of(Kept::Table).is_some());
         assert!(!disk.wait(&asked, Instant::now() + Duration::from_millis(1)), "it hangs");
-        assert_eq!((disk.outcome(asked[0]), disk.poll(Kept::State)), (None, None));
+        assert_eq!((disk.outcome(asked[0]), disk.poll(Kept::History)), (None, None));
+        // What waits for the disk holds up no lines, nor they it.
+        let state = writes(&disk, Kept::State, &written, 4);
+        assert!(disk.wait(&[state], Instant::now() + LONG));
         go.send(()).unwrap();
-        assert!(disk.wait(&[asked[0], asked[2], history, table], Instant::now() + LONG));
-        assert_eq!(order.try_iter().collect::<Vec<_>>(), [50, 3, 4], "the most urgent first, and nothing twice");
+        assert!(disk.wait(&[asked[0], asked[2], table], Instant::now() + LONG));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [4, 50, 3], "the most urgent first, and nothing twice");
         assert_eq!(disk.outcome(asked[0]), Some(Ok(())), "the newest has its part");
         assert_eq!(disk.poll(Kept::Table), Some(Err("50".into())));
         assert_eq!(disk.poll(Kept::Table), None, "once");

@@ -26,12 +26,21 @@ pub(super) struct Hang {
 }
 
 impl Control {
-    /// Has the history written; `sync`: and synchronised.
-    pub(super) fn write_history(&mut self, sync: bool) {
-        let files = self.history.files(sync);
+    /// Has the history written; what became of it, the history knows.
+    pub(super) fn write_history(&mut self) {
+        let files = self.history.files(false);
         let _ = self.disk.ask(Kept::History, move || {
             files.write();
-            Ok(()) // what became of it, the history knows
+            Ok(())
+        });
+    }
+
+    /// Sees to it that the disk gets what was written of the history.
+    pub(super) fn sync_history(&mut self) {
+        let files = self.history.files(false);
+        let _ = self.disk.ask(Kept::Synced, move || {
+            files.sync();
+            Ok(())
         });
     }
 
@@ -53,7 +62,7 @@ impl Control {
     /// The same, and waits for it, unless the disk is busy for long already.
     pub(super) fn keep_table_now(&mut self) {
         self.keep_table(false);
-        let spent = self.disk.in_job_for().unwrap_or_default();
+        let spent = self.disk.in_job_of(Kept::Table).unwrap_or_default();
         let deadline = Instant::now() + TABLE_WITHIN.saturating_sub(spent);
         // Written later, it lacks to the next agent only if this one is killed before.
         let _ = self.disk.wait(&[self.disk.last(Kept::Table)], deadline);
@@ -154,13 +163,15 @@ impl Control {
         self.keep_table(true);
         // What the last half second brought.
         self.save_state();
-        self.write_history(true);
+        self.write_history();
         let mut is_written = self.disk.wait(&KINDS.map(|kept| self.disk.last(kept)), deadline);
         self.disk_wrote();
         if self.history.has_news() {
-            self.write_history(true); // how much was lost
+            self.write_history(); // how much was lost
             is_written &= self.disk.wait(&[self.disk.last(Kept::History)], deadline);
         }
+        self.sync_history();
+        is_written &= self.disk.wait(&[self.disk.last(Kept::Synced)], deadline);
         if !is_written {
             tracing::error!(
                 "the disk has not answered within {} s: the last events, and what changed last in {}, are not on it",

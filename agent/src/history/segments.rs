@@ -283,6 +283,9 @@ pub(super) struct Outcome {
     pub(super) failing: bool,
 }
 
+/// What follows when a file cannot be written.
+const UNWRITTEN: &str = "cannot be written; events are kept in memory, and written when it can be again";
+
 /// All files of a history, for a thread that may wait for the disk.
 #[derive(Debug)]
 pub struct Files {
@@ -325,6 +328,37 @@ impl Files {
         drop(classes);
         if !is_idle {
             locked(&self.outcomes).push_back(outcome);
+        }
+    }
+
+    /// Sees to it that the disk has what the kernel has. Waits for the disk, and keeps nobody from
+    /// writing meanwhile.
+    pub fn sync(&self) {
+        let unsynced: Vec<(usize, io::Result<File>)> = locked(&self.classes)
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, files)| {
+                let files = files.as_mut().filter(|files| files.unsynced)?;
+                files.unsynced = false;
+                Some((at, files.file.as_ref()?.try_clone()))
+            })
+            .collect();
+        for (at, file) in unsynced {
+            let synced = file.and_then(|file| file.sync_data());
+            let mut classes = locked(&self.classes);
+            let Some(files) = classes[at].as_mut() else { continue };
+            let was_failing = std::mem::replace(&mut files.failing, synced.is_err());
+            files.unsynced |= synced.is_err();
+            locked(&files.queue).failures += u64::from(synced.is_err());
+            let mut outcome = Outcome::default();
+            outcome.written[at] = synced.is_ok();
+            outcome.failed = synced.err().map(|e| error(&files.path, &e, UNWRITTEN));
+            let is_news = was_failing || outcome.failed.is_some();
+            outcome.failing = classes.iter().flatten().any(|files| files.failing);
+            drop(classes);
+            if is_news {
+                locked(&self.outcomes).push_back(outcome);
+            }
         }
     }
 
@@ -403,8 +437,7 @@ impl ClassFiles {
         let written = self.try_write(sync);
         self.failing = written.is_err();
         locked(&self.queue).failures += u64::from(written.is_err());
-        let consequence = "cannot be written; events are kept in memory, and written when it can be again";
-        Some(written.map_err(|e| error(&self.path, &e, consequence)))
+        Some(written.map_err(|e| error(&self.path, &e, UNWRITTEN)))
     }
 
     fn try_write(&mut self, sync: bool) -> io::Result<()> {

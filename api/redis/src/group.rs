@@ -145,7 +145,6 @@ pub struct Worker {
     group: Group,
     fide: Client,
     host: String,
-    listener: TcpListener,
     /// The replication id under which this host's server follows.
     id: String,
     course: Course,
@@ -332,8 +331,6 @@ impl Worker {
         let group = Group::open_with(&settings.group, options).map_err(text)?;
         let generation = generation(&settings)?;
         shared.generation.store(generation, Ordering::Relaxed);
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
-        listener.set_nonblocking(true).map_err(text)?;
         let host = fide.agent().node.clone();
         let id = format!("{:016x}{:024x}", group.client(), std::process::id());
         Ok(Self {
@@ -342,7 +339,6 @@ impl Worker {
             group,
             fide,
             host,
-            listener,
             id,
             course: Course::default(),
             state: State::Nothing { since: Instant::now() },
@@ -748,8 +744,17 @@ impl Worker {
     }
 
     fn get_data(&mut self, leader: Leader) {
-        let Ok(port) = self.listener.local_addr().map(|address| address.port()) else { return };
-        let Ok(listener) = self.listener.try_clone() else { return };
+        // At a port of its own: a server that still waits for former data begins anew.
+        let listener =
+            match TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
+                Ok(listener) => listener,
+                Err(e) => {
+                    self.state = State::Nothing { since: Instant::now() };
+                    self.waits_because(format!("this server cannot be given data: {e}"));
+                    return;
+                }
+            };
+        let Ok(port) = listener.local_addr().map(|address| address.port()) else { return };
         self.shared.to_server.push(ToServer::Follow { port, leader: leader.address.clone() });
         let (tell, result) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
