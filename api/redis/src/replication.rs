@@ -354,11 +354,11 @@ pub fn give_data(
     let Sync::Whole(offset) = sync else { return Err(failed(&own, wrong("a stream without its data"))) };
     own.write_all(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes())?;
     let is_marked = pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
-    // The leader would keep its stream for this connection.
-    drop(from);
     if is_marked {
         loaded(&mut own, is_over).map_err(|e| failed(&own, e))?;
     }
+    // Not before: a leader whose last replica goes while its child still ends the transfer kills the child.
+    drop(from);
     Ok(Followed { stream: own, offset })
 }
 

@@ -56,6 +56,8 @@ struct Server {
     checked: Instant,
     /// When it was looked how far this server is.
     looked: Instant,
+    /// When it was looked as what it comes to others.
+    asked: Instant,
 }
 
 struct Main {
@@ -218,6 +220,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         is_loading: false,
         checked: now,
         looked: now,
+        asked: now,
     };
     let main = Main {
         server: RefCell::new(server),
@@ -359,12 +362,14 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
     const AFTER: u64 = 1;
     main().lacks_copies.set(lacks_copies());
-    if sub == AFTER && with(|s| s.checked.elapsed() >= CHECK) {
-        with(|s| s.checked = Instant::now());
+    // Whatever becomes of this server meanwhile: what it shows others may have been mended.
+    if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
+        with(|s| s.asked = Instant::now());
         *shared().accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(main().api);
-        if main().leads.get() {
-            check_stream();
-        }
+    }
+    if sub == AFTER && main().leads.get() && with(|s| s.checked.elapsed() >= CHECK) {
+        with(|s| s.checked = Instant::now());
+        check_stream();
     }
     if !main().leads.get() && with(|s| s.looked.elapsed() >= LOOK) {
         with(|s| s.looked = Instant::now());
