@@ -1681,6 +1681,26 @@ fn a_node_without_a_group_is_not_idle_before_it_has_answered_one_that_looks() {
 }
 
 #[test]
+fn a_node_that_is_to_be_in_no_group_wants_no_wake_up() {
+    let mut world = World::new(1, 2);
+    let groups = &mut world.nodes[0].groups;
+    groups.expect(world.now_ns, std::iter::empty());
+    assert!(groups.is_idle() && groups.poll_timeout().is_none());
+    // Nor does one whose state was an old one.
+    let set = last_set::LastSet {
+        mark: Mark { generation: 5, position: 1 },
+        nodes: vec![1, 2],
+        engine: Kind::Huc,
+        policy: Policy::TrustContract,
+        durable: false,
+    };
+    groups.remember("orders", set);
+    assert!(!groups.is_idle() && groups.poll_timeout().is_some());
+    groups.forget_remembered();
+    assert!(groups.is_idle() && groups.poll_timeout().is_none());
+}
+
+#[test]
 fn who_asks_nobody_that_runs_a_group_asks_now_and_then() {
     let mut world = World::new(1, 3);
     for node in 0..3 {
