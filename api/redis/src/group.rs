@@ -436,7 +436,8 @@ impl Worker {
             Heir::Waits(missing) => {
                 let missing = missing.join(", ");
                 self.waits_because(format!(
-                    "the group has begun anew; of the servers that had all data of the former one, {missing} is missing: FIDE LEAD FORCE                      here goes on without"
+                    "the group has begun anew; of the servers that had all data of the former one, {missing} is missing: FIDE LEAD FORCE \
+                     here goes on without"
                 ));
                 false
             }

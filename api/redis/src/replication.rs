@@ -357,7 +357,7 @@ pub fn give_data(
     if is_marked {
         loaded(&mut own, is_over).map_err(|e| failed(&own, e))?;
     }
-    // Not before: a leader whose last replica goes while its child still ends the transfer kills the child.
+    // The leader ends the transfer meanwhile, undisturbed by a replica that goes.
     drop(from);
     Ok(Followed { stream: own, offset })
 }
