@@ -1133,7 +1133,9 @@ impl Config {
     fn check_places(&self, file: &Path, warnings: &mut Vec<String>) -> Result<(), String> {
         let beside = crate::history::beside;
         let mut places = vec![(file.to_owned(), "this file"), (self.state.clone(), "state")];
-        places.push((beside(&self.state, ".new"), "the draft of state"));
+        let (draft, recent) = (beside(&self.state, ".new"), beside(&self.state, crate::state::RECENT));
+        places.push((draft.clone(), "the draft of state"));
+        places.push((recent.clone(), "what state goes to first"));
         if let Some(history) = &self.history.path {
             places.push((history.clone(), "history.path"));
             places.push((beside(history, ".1"), "the older part of history.path"));
@@ -1159,7 +1161,9 @@ impl Config {
         };
         let is_state = |file: &std::fs::File| crate::state::is_ours_at(&self.state, file);
         noted(files::check_place(&self.state, is_state, crate::state::NOT_OURS))?;
-        noted(files::check_place(&beside(&self.state, ".new"), crate::state::is_ours, crate::state::NOT_OURS))?;
+        for path in [&draft, &recent] {
+            noted(files::check_place(path, crate::state::is_ours, crate::state::NOT_OURS))?;
+        }
         for path in self.history.path.iter().flat_map(|path| crate::history::files_of(path)) {
             noted(files::check_place(&path, crate::history::is_ours, crate::history::NOT_OURS))?;
         }

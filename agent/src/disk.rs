@@ -23,6 +23,8 @@ const ENDS_WITHIN: Duration = Duration::from_millis(100);
 pub enum Kept {
     /// The table of processes: applications wait for it.
     Table,
+    /// The next one's content, where a kill of this agent does not reach it.
+    Recent,
     /// Incarnations, groups, maintenances: operators wait for it.
     State,
     /// The event history: nobody waits for it.
@@ -32,9 +34,9 @@ pub enum Kept {
 }
 
 /// All of them.
-pub const KINDS: [Kept; 4] = [Kept::Table, Kept::State, Kept::History, Kept::Synced];
+pub const KINDS: [Kept; 5] = [Kept::Table, Kept::Recent, Kept::State, Kept::History, Kept::Synced];
 /// The threads, and what each does.
-const THREADS: [(&str, &[Kept]); 2] = [("fide-disk", &[Kept::Table, Kept::History]), ("fide-sync", &[Kept::State, Kept::Synced])];
+const THREADS: [(&str, &[Kept]); 2] = [("fide-disk", &[Kept::Table, Kept::Recent, Kept::History]), ("fide-sync", &[Kept::State, Kept::Synced])];
 
 /// A job that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! A disk is copied (golden images, snapshots), and a host is renamed. A copy that went on as a member of its original's groups would speak for it, and a
 //! fence would wait for hosts that this one has never met. So every file of the state names its host, and another host's counts as none.
 
+use crate::history::beside;
+use crate::state::RECENT;
 use fide_wire::mac::Key;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -75,9 +77,9 @@ fn machine_of(id: &str) -> String {
 }
 
 /// The files of a state, beside its own.
-pub(crate) fn files_of(state: &Path) -> [PathBuf; 4] {
-    let table = crate::history::beside(state, ".table");
-    [state.to_owned(), crate::history::beside(&table, ".log"), table, crate::history::beside(state, ".groups")]
+pub(crate) fn files_of(state: &Path) -> [PathBuf; 5] {
+    let table = beside(state, ".table");
+    [state.to_owned(), beside(&table, ".log"), table, beside(state, ".groups"), beside(state, RECENT)]
 }
 
 /// Moves files into a directory of their own beside the state, where nothing of them is lost. Says where they are.
@@ -86,7 +88,7 @@ pub(crate) fn files_of(state: &Path) -> [PathBuf; 4] {
 /// Of the system; what was moved stays moved.
 pub(crate) fn set_aside(state: &Path, files: &[PathBuf]) -> io::Result<PathBuf> {
     let dir =
-        (1..).map(|n: u32| crate::history::beside(state, &format!(".aside-{n}"))).find_map(|dir| {
+        (1..).map(|n: u32| beside(state, &format!(".aside-{n}"))).find_map(|dir| {
             match std::fs::create_dir(&dir) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => None,
                 made => Some(made.map(|()| dir)),
@@ -158,7 +160,7 @@ mod tests {
             let aside = set_aside(&state, &files_of(&state)).unwrap();
             assert_eq!(aside, dir.path().join(format!("state.json.aside-{n}")));
             assert!(files_of(&state).iter().all(|file| !file.exists()));
-            assert_eq!(std::fs::read_dir(aside).unwrap().count(), 5 - n);
+            assert_eq!(std::fs::read_dir(aside).unwrap().count(), 6 - n);
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Incarnations, kept on disk: this agent's must grow across restarts even if the clock goes back, and those of others must not be
 //! forgotten, or a replay of an earlier life would be believed after a restart.
 //!
+//! The disk has the file before its name is the present one; that takes long where much is written. So the same is handed to the kernel first, in a file
+//! beside it (`.recent`): an agent that is killed meanwhile lacks nothing. It counts in the boot in which it was written, behind the file it goes beyond.
+//!
 //! The file names its host ([`crate::owner`]) and has a checksum. Another host's, one that is damaged and one that is older than what was seen of this host
 //! count as none: what was a host's membership is nobody else's.
 
 use crate::files;
+use crate::history::beside;
 use crate::maintenance::Kept as Maintenance;
 use crate::owner::{self, Owner};
 use fide_proto::services::groups::GROUPS_MAX;
@@ -40,6 +44,9 @@ struct Kept {
     /// What is in maintenance.
     #[serde(default)]
     maintenance: Vec<Maintenance>,
+    /// How often an incarnation's state was written.
+    #[serde(default)]
+    written: u64,
     /// Of all bytes of the file, with zeros in its own place ([`sum`]). The last field.
     #[serde(default)]
     check: String,
@@ -64,6 +71,8 @@ pub struct State {
     rebooted: bool,
 }
 
+/// The name's end of the file that may go beyond the state's.
+pub(crate) const RECENT: &str = ".recent";
 /// What is longer is not read on: 256 hosts take less than 32 KiB.
 const FILE_MAX: u64 = 1 << 20;
 /// 2024-01-01, in seconds since 1970.
@@ -102,9 +111,10 @@ impl State {
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
             Err(e) => (None, Some(format!("{} cannot be read: {e}", path.display()))),
         };
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        let kept = kept.map(|kept| recent(path, &kept, here, &boot).unwrap_or(kept));
         let former = kept.as_ref().map(|kept: &Kept| kept.incarnation);
         let mut kept = kept.unwrap_or_default();
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
         let former_boot = std::mem::replace(&mut kept.boot, boot);
         let rebooted = !former_boot.is_empty() && !kept.boot.is_empty() && former_boot != kept.boot;
         kept.owner = here.clone();
@@ -245,6 +255,7 @@ impl State {
     /// disk. What became of it, [`State::saved`] is told.
     pub fn unsaved(&mut self) -> Option<Unsaved> {
         let is_dirty = std::mem::take(&mut self.dirty);
+        self.kept.written += u64::from(is_dirty);
         is_dirty.then(|| Unsaved { path: self.path.clone(), kept: self.kept.clone() })
     }
 
@@ -265,7 +276,7 @@ impl State {
 }
 
 /// What a state's file lacks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Unsaved {
     path: PathBuf,
     kept: Kept,
@@ -281,8 +292,20 @@ impl Unsaved {
     }
 
     fn try_write(&self) -> io::Result<()> {
-        may_replace(&self.path)?;
-        let new = crate::history::beside(&self.path, ".new");
+        self.put(&self.path, true)
+    }
+
+    /// Hands it to the kernel, beside the state's file. Does not wait until the disk has it.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn hand_over(&self) -> Result<(), String> {
+        self.put(&beside(&self.path, RECENT), false).map_err(|e| e.to_string())
+    }
+
+    fn put(&self, path: &Path, synced: bool) -> io::Result<()> {
+        may_replace(path)?;
+        let new = beside(path, ".new");
         may_replace(&new)?;
         match std::fs::remove_file(&new) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -290,9 +313,19 @@ impl Unsaved {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&new)?;
         file.write_all(&text(&self.kept)?)?;
-        file.sync_all()?;
-        std::fs::rename(new, &self.path)
+        if synced {
+            file.sync_all()?;
+        }
+        std::fs::rename(new, path)
     }
+}
+
+/// What was handed to the kernel in this boot and goes beyond the state's file.
+fn recent(path: &Path, kept: &Kept, here: &Owner, boot: &str) -> Option<Kept> {
+    let recent = parse(&read(&beside(path, RECENT)).ok()?).ok()?;
+    let is_ours = !recent.owner.is_unnamed() && recent.owner.fits(here) && !boot.is_empty() && recent.boot == boot;
+    let goes_beyond = (recent.incarnation, recent.written) > (kept.incarnation, kept.written);
+    (is_ours && goes_beyond).then_some(recent)
 }
 
 /// The state of this host, or none and why.
@@ -408,7 +441,7 @@ pub(crate) fn is_ours_at(state: &Path, file: &File) -> io::Result<bool> {
 
 /// Whether logs of durable groups lie beside this state ([`crate::group_store`]).
 fn has_logs_beside(state: &Path) -> bool {
-    let file = files::open_kept(&crate::history::beside(state, ".groups"), false, false);
+    let file = files::open_kept(&beside(state, ".groups"), false, false);
     file.is_ok_and(|file| files::beginning(&file, 4).is_ok_and(|bytes| bytes == b"redb"))
 }
 
@@ -513,6 +546,43 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_is_killed_before_the_disk_has_the_state_comes_back_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        let (mut s, _) = State::open(&path, &here());
+        s.set_own(7);
+        s.save().unwrap();
+        s.set_peer("b", 9);
+        let unsaved = s.unsaved().unwrap();
+        unsaved.hand_over().unwrap();
+        let peer = |here: &Owner| State::open(&path, here).0.peers().get("b").copied();
+        assert_eq!(peer(&here()), Some(9));
+        // The file goes beyond it by an incarnation, by what is written later, or is of another boot.
+        let written = |kept: Kept| Unsaved { path: path.clone(), kept }.write().unwrap();
+        let of = |change: fn(&mut Kept)| {
+            let mut kept = unsaved.kept.clone();
+            kept.peers.clear();
+            change(&mut kept);
+            kept
+        };
+        written(of(|kept| kept.incarnation = 8));
+        assert_eq!(peer(&here()), None, "an older agent wrote it, which counted nothing");
+        written(of(|_| ()));
+        assert_eq!(peer(&here()), None, "written later");
+        written(of(|kept| kept.written = 1));
+        assert_eq!(peer(&here()), Some(9));
+        let mut other_boot = unsaved.clone();
+        other_boot.kept.boot = "another".into();
+        other_boot.hand_over().unwrap();
+        assert_eq!(peer(&here()), None, "the disk may not have had it");
+        std::fs::write(beside(&path, RECENT), "{\"incarnation\": 99").unwrap();
+        assert_eq!(peer(&here()), None, "torn");
+        unsaved.hand_over().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(peer(&here()), None, "who removes the file wants to forget");
+    }
+
+    #[test]
     fn a_torn_file_is_told_and_survived() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
@@ -548,7 +618,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("state.json");
             let text = written(&path, &owner);
-            let [_, log, table, groups] = files_of(&path);
+            let [_, log, table, groups, _] = files_of(&path);
             for file in [&log, &table, &groups] {
                 std::fs::write(file, n.to_string()).unwrap();
             }

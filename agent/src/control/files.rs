@@ -47,6 +47,9 @@ impl Control {
     /// Has the state written, if something of it changed.
     pub(super) fn save_state(&mut self) {
         if let Some(unsaved) = self.state.unsaved() {
+            // Does not wait until the disk has it, which may take long: an agent that is killed meanwhile comes back with it.
+            let recent = unsaved.clone();
+            let _ = self.disk.ask(Kept::Recent, move || recent.hand_over());
             let _ = self.disk.ask(Kept::State, move || unsaved.write());
         }
     }

@@ -6,6 +6,7 @@ use fide_lab::NETS;
 use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
 use fide_wire::level::{FENCE_EVENT_CODE, LOSS_EVENT_CODE, MISTAKEN_EVENT_CODE, MULTICAST_EVENT_CODE, SIZE_EVENT_CODE};
 use fide_wire::verdict::Cause;
+use std::collections::BTreeMap;
 
 /// `host` receives nothing of `to` any more, on both networks.
 fn deafen(w: &World, host: u16, to: u16) {
@@ -237,8 +238,16 @@ fn an_agent_that_is_started_again_takes_back_what_the_former_one_said() {
     let Some(pins) = Pins::new() else { return };
     let Some(mut w) = fenced(&pins, 3, "10s") else { return };
     (1..=3).for_each(|host| until("its fence is open", || fence(&w, host).state == "open"));
+    let lives = BTreeMap::from(["h1", "h2"].map(|host| (host, incarnation(&w, 3, host))));
     NETS.iter().for_each(|net| w.lab.filter_udp(3, *net).unwrap());
     [1, 2].into_iter().for_each(|host| _ = mistaken(&w, host, "h3 has given this host up"));
+    // The word may be out a moment before it is kept.
+    let recent = w.lab.host_dir(3).join("state.json.recent");
+    let is_kept = |host: &&str| {
+        let word = format!("\"{host}\": {}", lives[*host] + 1);
+        std::fs::read_to_string(&recent).is_ok_and(|text| text.contains(&word))
+    };
+    until("h3 has kept that", || ["h1", "h2"].iter().all(is_kept));
     w.kill_agent(3);
     heal(&w);
     w.start(3);
