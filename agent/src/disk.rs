@@ -36,7 +36,8 @@ pub enum Kept {
 /// All of them.
 pub const KINDS: [Kept; 5] = [Kept::Table, Kept::Recent, Kept::State, Kept::History, Kept::Synced];
 /// The threads, and what each does.
-const THREADS: [(&str, &[Kept]); 2] = [("fide-disk", &[Kept::Table, Kept::Recent, Kept::History]), ("fide-sync", &[Kept::State, Kept::Synced])];
+const THREADS: [(&str, &[Kept]); 2] =
+    [("fide-disk", &[Kept::Table, Kept::Recent, Kept::History]), ("fide-sync", &[Kept::State, Kept::Synced])];
 
 /// A job that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,13 +87,10 @@ pub(crate) fn files_of(state: &Path) -> [PathBuf; 5] {
 /// # Errors
 /// Of the system; what was moved stays moved.
 pub(crate) fn set_aside(state: &Path, files: &[PathBuf]) -> io::Result<PathBuf> {
-    let dir =
-        (1..).map(|n: u32| beside(state, &format!(".aside-{n}"))).find_map(|dir| {
-            match std::fs::create_dir(&dir) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => None,
-                made => Some(made.map(|()| dir)),
-            }
-        });
+    let dir = (1..).map(|n: u32| beside(state, &format!(".aside-{n}"))).find_map(|dir| match std::fs::create_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => None,
+        made => Some(made.map(|()| dir)),
+    });
     let dir = dir.unwrap_or_else(|| Err(io::ErrorKind::StorageFull.into()))?;
     for file in files {
         let Some(name) = file.file_name() else { continue };

@@ -136,11 +136,22 @@ pub(super) fn open(w: &World, host: u16, client: u64, behind: u64, last_number: 
 
 /// The next entries until this many were read.
 pub(super) fn read(group: &mut Group, entries: &mut Vec<Entry>, count: usize) {
+    read_all(std::slice::from_mut(group), std::slice::from_mut(entries), count);
+}
+
+/// The next entries of each until this many were read. All are polled, also those that have so many: a session hands in again what its host's new member lacks,
+/// and others may wait for that.
+pub(super) fn read_all(groups: &mut [Group], logs: &mut [Vec<Entry>], count: usize) {
     let until = Instant::now() + Duration::from_secs(30);
-    while entries.len() < count {
-        assert!(Instant::now() < until, "waited in vain: {} of {count} entries: {:?}", entries.len(), group.standing());
-        if let Some(Event::Entry(entry)) = group.poll(Some(Duration::from_millis(100))).unwrap() {
-            entries.push(entry);
+    while let Some(shortest) = logs.iter().map(Vec::len).min().filter(|shortest| *shortest < count) {
+        let standing = || groups.iter().map(Group::standing).collect::<Vec<_>>();
+        assert!(Instant::now() < until, "waited in vain: {shortest} of {count} entries: {:?}", standing());
+        for (group, log) in groups.iter_mut().zip(&mut *logs) {
+            if let Some(Event::Entry(entry)) =
+                group.poll(Some(Duration::from_millis(if log.len() < count { 20 } else { 0 }))).unwrap()
+            {
+                log.push(entry);
+            }
         }
     }
 }
@@ -167,9 +178,7 @@ fn what_any_host_proposes(w: &World) {
         }
     }
     let mut logs = vec![Vec::new(); 3];
-    for (group, log) in groups.iter_mut().zip(&mut logs) {
-        read(group, log, 150);
-    }
+    read_all(&mut groups, &mut logs, 150);
     assert_eq!(logs[0], logs[1]);
     assert_eq!(logs[0], logs[2]);
     for host in 1..=3u64 {
@@ -242,9 +251,7 @@ fn a_cable_of_a_lowi_member(w: &World, provoked: &Provoked) {
             proposed.len()
         };
         let count = propose(&mut groups, other, "before");
-        for (group, log) in groups.iter_mut().zip(&mut logs) {
-            read(group, log, count);
-        }
+        read_all(&mut groups, &mut logs, count);
         let me = before[usize::from(missed) - 1].0.me;
         let stopping = Provokes::on(w, missed, provoked);
         w.lab.cut(missed, 0, Cut::Silent).unwrap();
@@ -255,10 +262,8 @@ fn a_cable_of_a_lowi_member(w: &World, provoked: &Provoked) {
         runs(w, missed, "orders");
         drop(stopping);
         let count = propose(&mut groups, missed, "behind");
-        for (group, log) in groups.iter_mut().zip(&mut logs) {
-            read(group, log, count);
-            assert_eq!(values(log), proposed);
-        }
+        read_all(&mut groups, &mut logs, count);
+        logs.iter().for_each(|log| assert_eq!(values(log), proposed));
         assert!(status(w, missed, "orders").unwrap().me > me, "a new member");
         for host in [leader, other] {
             let stopped = stops(w, host).split_off(before[usize::from(host) - 1].1);

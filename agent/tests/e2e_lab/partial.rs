@@ -1,6 +1,6 @@
 //! Networks that fail in part: some hosts hear each other, others do not.
 
-use super::groups::{create, open, read, runs, status};
+use super::groups::{create, open, read_all, runs, status};
 use crate::common::{Pins, Setup, World, until};
 use fide_lab::NETS;
 use fide_wire::control::{FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
@@ -392,7 +392,7 @@ fn a_group_decides_on_one_side_while_multicast_is_not_delivered() {
     let mut logs = [const { Vec::new() }; 3];
     let mut decides = |count: usize| {
         on.iter_mut().for_each(|group| _ = group.propose(b"entry").unwrap());
-        on.iter_mut().zip(&mut logs).for_each(|(group, log)| read(group, log, count));
+        read_all(&mut on, &mut logs, count);
         assert!(logs[0] == logs[1] && logs[1] == logs[2]);
     };
     decides(3);
@@ -429,7 +429,7 @@ fn large_frames_that_do_not_get_through_are_named_and_groups_go_on() {
     let mut logs = [const { Vec::new() }; 2];
     let mut decides = |count: usize| {
         on.iter_mut().for_each(|group| (0..20).for_each(|_| _ = group.propose(&[7; 1000]).unwrap()));
-        on.iter_mut().zip(&mut logs).for_each(|(group, log)| read(group, log, count));
+        read_all(&mut on, &mut logs, count);
         assert!(logs[0] == logs[1]);
     };
     decides(40);

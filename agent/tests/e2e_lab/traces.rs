@@ -5,7 +5,7 @@
 //! `FIDE_E2E_TRACES`: a directory in which the traces are kept, too.
 
 use crate::common::{Setup, World, until};
-use crate::e2e_lab::groups::{create, open, read, runs, status, values};
+use crate::e2e_lab::groups::{create, open, read, read_all, runs, status, values};
 use fide_agent::group_trace::DIRECTORY;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -142,9 +142,7 @@ fn a_run_is_judged(engine: &str) {
     for (at, group) in groups.iter_mut().enumerate() {
         group.propose(format!("h{}", at + 1).as_bytes()).unwrap();
     }
-    for (group, log) in groups.iter_mut().zip(&mut logs) {
-        read(group, log, 3);
-    }
+    read_all(&mut groups, &mut logs, 3);
     // Decided or not when the leader dies.
     for n in 0..4 {
         groups[1 + n % 2].propose(format!("{n}").as_bytes()).unwrap();
