@@ -4,7 +4,7 @@
 use fide_lane::{Profile, State, apply_to_this_thread};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn affinities() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
