@@ -1133,7 +1133,7 @@ impl Config {
     fn check_places(&self, file: &Path, warnings: &mut Vec<String>) -> Result<(), String> {
         let beside = crate::history::beside;
         let mut places = vec![(file.to_owned(), "this file"), (self.state.clone(), "state")];
-        let (draft, recent) = (beside(&self.state, ".new"), beside(&self.state, crate::state::RECENT));
+        let (draft, recent) = (beside(&self.state, ".new"), beside(&self.state, crate::owner::RECENT));
         places.push((draft.clone(), "the draft of state"));
         places.push((recent.clone(), "what state goes to first"));
         if let Some(history) = &self.history.path {

@@ -4,7 +4,6 @@
 //! fence would wait for hosts that this one has never met. So every file of the state names its host, and another host's counts as none.
 
 use crate::history::beside;
-use crate::state::RECENT;
 use fide_wire::mac::Key;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -75,6 +74,9 @@ fn machine_of(id: &str) -> String {
     let is_id = id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()) && id.bytes().any(|b| b != b'0');
     if is_id { format!("{:016x}", APPLICATION.tag(id.as_bytes())) } else { String::new() }
 }
+
+/// The name's end of the file that may go beyond the state's ([`crate::state`]).
+pub(crate) const RECENT: &str = ".recent";
 
 /// The files of a state, beside its own.
 pub(crate) fn files_of(state: &Path) -> [PathBuf; 5] {

@@ -2,7 +2,7 @@
 //! forgotten, or a replay of an earlier life would be believed after a restart.
 //!
 //! The disk has the file before its name is the present one; that takes long where much is written. So the same is handed to the kernel first, in a file
-//! beside it (`.recent`): an agent that is killed meanwhile lacks nothing. It counts in the boot in which it was written, behind the file it goes beyond.
+//! beside it (`.recent`): an agent that is killed meanwhile lacks nothing. It counts in the boot in which it was written, beside a file of the same agent.
 //!
 //! The file names its host ([`crate::owner`]) and has a checksum. Another host's, one that is damaged and one that is older than what was seen of this host
 //! count as none: what was a host's membership is nobody else's.
@@ -10,7 +10,7 @@
 use crate::files;
 use crate::history::beside;
 use crate::maintenance::Kept as Maintenance;
-use crate::owner::{self, Owner};
+use crate::owner::{self, Owner, RECENT};
 use fide_proto::services::groups::GROUPS_MAX;
 use fide_proto::services::groups::last_set::LastSet;
 use fide_wire::mac::Key;
@@ -44,7 +44,9 @@ struct Kept {
     /// What is in maintenance.
     #[serde(default)]
     maintenance: Vec<Maintenance>,
-    /// How often an incarnation's state was written.
+    /// With which incarnation the agent began that wrote this, and how often it did.
+    #[serde(default)]
+    began: u32,
     #[serde(default)]
     written: u64,
     /// Of all bytes of the file, with zeros in its own place ([`sum`]). The last field.
@@ -71,8 +73,6 @@ pub struct State {
     rebooted: bool,
 }
 
-/// The name's end of the file that may go beyond the state's.
-pub(crate) const RECENT: &str = ".recent";
 /// What is longer is not read on: 256 hosts take less than 32 KiB.
 const FILE_MAX: u64 = 1 << 20;
 /// 2024-01-01, in seconds since 1970.
@@ -130,6 +130,7 @@ impl State {
         // Behind the last one none would be left: others are to forget this host ([`crate::core::Core::operator_forgets`]).
         let counted = next_incarnation(self.kept.incarnation).unwrap_or(1);
         self.set_own(clock.max(counted));
+        self.kept.began = self.kept.incarnation;
         self.kept.incarnation
     }
 
@@ -248,6 +249,10 @@ impl State {
     pub fn save(&mut self) -> Result<(), String> {
         let Some(unsaved) = self.unsaved() else { return Ok(()) };
         let written = unsaved.write();
+        if written.is_ok() {
+            // The disk has what a former agent handed over, too.
+            let _ = std::fs::remove_file(beside(&self.path, RECENT));
+        }
         self.saved(written)
     }
 
@@ -324,8 +329,10 @@ impl Unsaved {
 fn recent(path: &Path, kept: &Kept, here: &Owner, boot: &str) -> Option<Kept> {
     let recent = parse(&read(&beside(path, RECENT)).ok()?).ok()?;
     let is_ours = !recent.owner.is_unnamed() && recent.owner.fits(here) && !boot.is_empty() && recent.boot == boot;
+    // Of the same agent: a file that was put back from a backup, or written by hand, is meant to count.
+    let is_its = recent.began == kept.began;
     let goes_beyond = (recent.incarnation, recent.written) > (kept.incarnation, kept.written);
-    (is_ours && goes_beyond).then_some(recent)
+    (is_ours && is_its && goes_beyond).then_some(recent)
 }
 
 /// The state of this host, or none and why.
@@ -550,7 +557,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
         let (mut s, _) = State::open(&path, &here());
-        s.set_own(7);
+        let began = s.begin(SystemTime::now());
         s.save().unwrap();
         s.set_peer("b", 9);
         let unsaved = s.unsaved().unwrap();
@@ -559,17 +566,19 @@ mod tests {
         assert_eq!(peer(&here()), Some(9));
         // The file goes beyond it by an incarnation, by what is written later, or is of another boot.
         let written = |kept: Kept| Unsaved { path: path.clone(), kept }.write().unwrap();
-        let of = |change: fn(&mut Kept)| {
+        let of = |change: &dyn Fn(&mut Kept)| {
             let mut kept = unsaved.kept.clone();
             kept.peers.clear();
             change(&mut kept);
             kept
         };
-        written(of(|kept| kept.incarnation = 8));
-        assert_eq!(peer(&here()), None, "an older agent wrote it, which counted nothing");
-        written(of(|_| ()));
+        written(of(&|kept| kept.incarnation = began + 1));
+        assert_eq!(peer(&here()), None, "this agent has begun another incarnation since");
+        written(of(&|_| ()));
         assert_eq!(peer(&here()), None, "written later");
-        written(of(|kept| kept.written = 1));
+        written(of(&|kept| (kept.began, kept.incarnation) = (began - 1, began - 1)));
+        assert_eq!(peer(&here()), None, "put back from a backup");
+        written(of(&|kept| kept.written = 1));
         assert_eq!(peer(&here()), Some(9));
         let mut other_boot = unsaved.clone();
         other_boot.kept.boot = "another".into();

@@ -563,7 +563,7 @@ fn who_does_not_extend_in_time_is_not_heard_any_more() {
     w.signal_agent(1, libc::SIGTERM);
     assert!(w.agent_ended(1).success());
     w.start(1);
-    assert!(w.log(1).contains("no [[gate]] names it"));
+    until("its log says so", || w.log(1).contains("no [[gate]] names it"));
     assert!(say(&mut sender, "extend 0 800000").starts_with("error Unsupported"));
     inside.flows();
 }
@@ -721,7 +721,7 @@ fn what_a_former_instance_wrote_does_not_leave_when_the_next_one_begins_anew() {
     );
     valid_ns(&say(&mut next, "anew 600000"));
     assert_eq!((connections(&w, "fin-wait-1"), connections(&w, "established")), (0, 1));
-    assert!(w.log(1).contains("2 TCP connections that held bytes back were ended"));
+    until("its log says so", || w.log(1).contains("2 TCP connections that held bytes back were ended"));
     // Of both, h2 has heard nothing and hears nothing: their kernel does not know them any more.
     for end in [&mut dead_end, &mut held_end] {
         end.write_all(b"?").unwrap();
