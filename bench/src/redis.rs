@@ -1,4 +1,4 @@
-//! `fide bench redis`: SETs of clients against real Redis servers, in turns within one run: one server alone, asynchronous replication to the others, the
+//! `fide bench redis`: SETs, or GETs and SETs, of clients against real Redis servers, in turns within one run: one server alone, asynchronous replication to the others, the
 //! same with `WAIT` after each write, and a group of the same size with the module of api/redis. Then how long a client waits when the leading server is
 //! killed.
 
@@ -53,6 +53,12 @@ pub struct Args {
     /// Clients, where throughput is measured
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub clients: u32,
+    /// Of a hundred commands, so many are GETs, of 10,000 keys
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub reads: u32,
+    /// What the group's leader waits for before it answers a read: with `lease`, only for writes that the answer shows
+    #[arg(long, value_name = "lease|entry", default_value = "lease", value_parser = ["lease", "entry"])]
+    pub reads_by: String,
     /// Rounds: each measures every case once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
@@ -100,6 +106,9 @@ pub struct HelperArgs {
     /// Bytes of a value
     #[arg(long, default_value_t = 64)]
     pub size: usize,
+    /// Of a hundred commands, so many are GETs
+    #[arg(long, default_value_t = 0)]
+    pub reads: u32,
     /// Writes, all clients together
     #[arg(long, default_value_t = 1_000)]
     pub requests: usize,
@@ -129,21 +138,24 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     for _ in 0..args.clients {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        connections.push((stream, 0usize, 0u64));
+        connections.push(Asking { stream, missing: 0, asked_ns: 0 });
     }
-    let value = vec![b'v'; args.size];
-    let replies = args.pipeline * if args.wait > 0 { 2 } else { 1 };
+    let mut commands = Commands { args, value: vec![b'v'; args.size], random: 0x9e37_79b9_7f4a_7c15 };
+    if args.reads > 0 {
+        commands.fill(&mut TcpStream::connect(address)?)?;
+    }
     // The first request is not measured: a WAIT may take a second then (replicas report by
     // themselves once a second), which is nothing that later ones see.
-    if let Some((stream, ..)) = connections.first_mut() {
+    if let Some(Asking { stream, .. }) = connections.first_mut() {
         stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(&request(args, 0, &value))?;
-        let mut lines = BufReader::new(&*stream).lines();
-        for _ in 0..replies {
-            lines.next().context("the server hung up")??;
+        let (bytes, lines) = commands.request(0);
+        stream.write_all(&bytes)?;
+        let mut told = BufReader::new(&*stream).lines();
+        for _ in 0..lines {
+            told.next().context("the server hung up")??;
         }
     }
-    connections.iter().try_for_each(|(stream, ..)| stream.set_nonblocking(true))?;
+    connections.iter().try_for_each(|asking| asking.stream.set_nonblocking(true))?;
     let mut left = args.requests / args.pipeline;
     let mut times = Vec::with_capacity(left);
     let begun = sys::now_ns();
@@ -151,29 +163,30 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     for (at, connection) in connections.iter_mut().enumerate() {
         if left > 0 {
             (left, busy) = (left - 1, busy + 1);
-            send(connection, &request(args, at, &value))?;
+            connection.send(&commands.request(at))?;
         }
     }
     let mut buffer = vec![0; 1 << 16];
     while busy > 0 {
         for at in ready(&connections)? {
             let connection = &mut connections[at];
-            match connection.0.read(&mut buffer) {
+            match connection.stream.read(&mut buffer) {
                 Ok(0) => bail!("the server hung up"),
                 Ok(len) => {
                     let text = &buffer[..len];
                     ensure!(text[0] != b'-' && !text.windows(2).any(|two| two == b"\n-"), "{}", String::from_utf8_lossy(text));
-                    connection.1 += text.iter().filter(|byte| **byte == b'\n').count();
+                    let lines = text.iter().filter(|byte| **byte == b'\n').count();
+                    connection.missing = connection.missing.saturating_sub(lines);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(e) => return Err(e.into()),
             }
-            if connection.1 == replies {
-                times.push(sys::now_ns() - connection.2);
+            if connection.missing == 0 {
+                times.push(sys::now_ns() - connection.asked_ns);
                 busy -= 1;
                 if left > 0 {
                     (left, busy) = (left - 1, busy + 1);
-                    send(connection, &request(args, at, &value))?;
+                    connection.send(&commands.request(at))?;
                 }
             }
         }
@@ -187,34 +200,90 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn request(args: &HelperArgs, client: usize, value: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for n in 0..args.pipeline {
-        command(&mut out, &[b"SET", format!("key:{client}:{n}").as_bytes(), value]);
-        if args.wait > 0 {
-            command(&mut out, &[b"WAIT", args.wait.to_string().as_bytes(), b"1000"]);
-        }
-    }
-    out
+/// Keys, where some commands are GETs.
+const KEYS: u64 = 10_000;
+
+/// What clients ask.
+struct Commands<'a> {
+    args: &'a HelperArgs,
+    value: Vec<u8>,
+    random: u64,
 }
 
-fn send(connection: &mut (TcpStream, usize, u64), bytes: &[u8]) -> Result<()> {
-    (connection.1, connection.2) = (0, sys::now_ns());
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match connection.0.write(&bytes[sent..]) {
-            Ok(len) => sent += len,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
-            Err(e) => return Err(e.into()),
-        }
+impl Commands<'_> {
+    fn random(&mut self, below: u64) -> u64 {
+        // Marsaglia's xorshift.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below
     }
-    Ok(())
+
+    /// All keys are there.
+    fn fill(&self, server: &mut TcpStream) -> Result<()> {
+        let mut all = Vec::new();
+        for n in 0..KEYS {
+            command(&mut all, &[b"SET", format!("key:{n}").as_bytes(), &self.value]);
+        }
+        let (mut written, mut answers) = (server.try_clone()?, BufReader::new(server).lines());
+        std::thread::scope(|scope| -> Result<()> {
+            let writes = scope.spawn(move || written.write_all(&all));
+            for _ in 0..KEYS {
+                let answer = answers.next().context("the server hung up")??;
+                ensure!(answer == "+OK", "{answer}");
+            }
+            Ok(writes.join().map_err(|_| anyhow::anyhow!("no keys are written"))??)
+        })
+    }
+
+    /// The next ones of a client, and how many lines answer them.
+    fn request(&mut self, client: usize) -> (Vec<u8>, usize) {
+        let (mut out, mut lines) = (Vec::new(), 0);
+        for n in 0..self.args.pipeline {
+            let key = if self.args.reads > 0 { format!("key:{}", self.random(KEYS)) } else { format!("key:{client}:{n}") };
+            if self.random(100) < u64::from(self.args.reads) {
+                command(&mut out, &[b"GET", key.as_bytes()]);
+                lines += 2;
+                continue;
+            }
+            command(&mut out, &[b"SET", key.as_bytes(), &self.value]);
+            lines += 1;
+            if self.args.wait > 0 {
+                command(&mut out, &[b"WAIT", self.args.wait.to_string().as_bytes(), b"1000"]);
+                lines += 1;
+            }
+        }
+        (out, lines)
+    }
+}
+
+/// A client, and what it waits for.
+struct Asking {
+    stream: TcpStream,
+    /// Lines of the answer.
+    missing: usize,
+    asked_ns: u64,
+}
+
+impl Asking {
+    fn send(&mut self, (bytes, lines): &(Vec<u8>, usize)) -> Result<()> {
+        (self.missing, self.asked_ns) = (*lines, sys::now_ns());
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stream.write(&bytes[sent..]) {
+                Ok(len) => sent += len,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The connections that can be read.
-fn ready(connections: &[(TcpStream, usize, u64)]) -> Result<Vec<usize>> {
+fn ready(connections: &[Asking]) -> Result<Vec<usize>> {
     let pollfd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds: Vec<_> = connections.iter().map(|(stream, ..)| pollfd(stream.as_raw_fd())).collect();
+    let mut fds: Vec<_> = connections.iter().map(|asking| pollfd(asking.stream.as_raw_fd())).collect();
     // SAFETY: as many as there are.
     let got = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, PATIENCE.as_millis() as i32) };
     ensure!(got > 0, "no answer for {} s", PATIENCE.as_secs());
@@ -364,7 +433,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         let mut samples = Samples::default();
         for kill in 1..=args.kills {
             ui.progress(format!("{replicas} replicas: kill {kill} of {}", args.kills));
-            samples.push(kill_leader(&rig, (&module, replicas), &mut servers, kill, ui)?);
+            samples.push(kill_leader(&rig, ((&module, &args.reads_by), replicas), &mut servers, kill, ui)?);
         }
         failovers.push((replicas, samples));
     }
@@ -387,7 +456,7 @@ fn begin(rig: &mut Rig, args: &Args, servers: &mut Servers, module: &Path, repli
         let master = rig.lab().ipv4(1, 0).to_string();
         let of = ["--replicaof".to_owned(), master, port.to_string()];
         start(rig, servers, host, port, if host == 1 { &[] } else { &of })?;
-        start_member(rig, servers, host, module, replicas)?;
+        start_member(rig, servers, host, (module, &args.reads_by), replicas)?;
         wait_until_in_sync(rig, host, replicas, ui)?;
     }
     let replicated = format!("slave{}", replicas - 2);
@@ -409,9 +478,11 @@ fn cases(args: &Args, sizes: &[u16]) -> Vec<Measured> {
         servers.push((format!("redis wait {others}"), of.clone(), replicas, asynchronous(replicas), others));
         servers.push((format!("redis {}", args.engine), of, replicas, of_group(replicas), 0));
     }
+    let reads = if args.reads > 0 { format!(" reads={}%", args.reads) } else { String::new() };
+    let reads = &reads;
     let case = |(clients, pipeline): (u32, u32)| {
         servers.clone().into_iter().map(move |(line, of, replicas, port, wait)| Measured {
-            name: format!("{line}{of} {}B clients={clients} pipeline={pipeline}", args.size),
+            name: format!("{line}{of} {}B{reads} clients={clients} pipeline={pipeline}", args.size),
             line: if wait > 0 { "redis wait".into() } else { line },
             replicas,
             port,
@@ -442,6 +513,8 @@ fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
     command.arg("--address").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, of.port)).to_string());
     for (name, number) in
         [("--clients", of.clients), ("--pipeline", of.pipeline), ("--wait", of.wait.into()), ("--size", args.size)]
+        .into_iter()
+        .chain((args.reads > 0).then_some(("--reads", args.reads)))
     {
         command.arg(name).arg(number.to_string());
     }
@@ -499,7 +572,7 @@ fn leading_server(rig: &Rig, replicas: u16, ui: &Ui) -> Result<u16> {
 
 /// From `kill -9` of the leading server to the first answer to a write that a client elsewhere
 /// began after it.
-fn kill_leader(rig: &Rig, (module, replicas): (&Path, u16), servers: &mut Servers, kill: u32, ui: &Ui) -> Result<u64> {
+fn kill_leader(rig: &Rig, (module, replicas): ((&Path, &str), u16), servers: &mut Servers, kill: u32, ui: &Ui) -> Result<u64> {
     let leader = leading_server(rig, replicas, ui)?;
     let client = if leader == 1 { 2 } else { 1 };
     let port = of_group(replicas);
@@ -514,12 +587,13 @@ fn kill_leader(rig: &Rig, (module, replicas): (&Path, u16), servers: &mut Server
     Ok(took)
 }
 
-fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &Path, replicas: u16) -> Result<()> {
+fn start_member(rig: &Rig, servers: &mut Servers, host: u16, (module, reads_by): (&Path, &str), replicas: u16) -> Result<()> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let port = of_group(replicas);
     let (address, group) = (SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string(), group(replicas));
     let socket = text(rig.socket(host));
-    let more = ["--loadmodule", &text(module), "group", &group, "socket", &socket, "address", &address].map(str::to_owned);
+    let more = ["--loadmodule", &text(module), "group", &group, "socket", &socket, "address", &address, "reads", reads_by];
+    let more = more.map(str::to_owned);
     start(rig, servers, host, port, &more)
 }
 

@@ -2,7 +2,7 @@
 //! stand still, judged by a checker of linearizability (Wing and Gong's algorithm with Lowe's
 //! memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
 
-use super::redis::{Client, Servers, ask, available, server};
+use super::redis::{Client, Servers, ask, available};
 use super::witness::{REFUSES, SWITCHES_OFF};
 use crate::common::{PATIENCE, until, wait_for};
 use fide_lab::{Cut, Lab};
@@ -236,7 +236,7 @@ fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
             of.kill(leader);
             // Sleep: how long it is away.
             std::thread::sleep(AROUND);
-            of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
+            of.restart(leader);
             format!("h{leader}'s server is killed, which leads")
         }
         // Another one leads meanwhile: the one that wakes up does not know it.
@@ -277,7 +277,7 @@ fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
             // Sleep: how long they are away.
             std::thread::sleep(AROUND);
             of.start_agent(other);
-            of.servers[usize::from(other) - 1] = Some(server(&of.w, other, &[]));
+            of.restart(other);
             format!("server and agent of h{other} are killed, which follows")
         }
         // That there is no such cut is what trust-contract rests on.
@@ -323,7 +323,9 @@ fn are_linearizable(policy: &str, least: u32) {
     if !available() {
         return;
     }
-    let Some(mut of) = Servers::up_with(HOSTS, "huc", policy, &[]) else { return };
+    // Behind fences a leader reads by a lease unless it is told otherwise; with a contract alone it is told to.
+    let of_the_module: &[&str] = if policy == "trust-contract" { &["reads", "lease"] } else { &[] };
+    let Some(mut of) = Servers::up_as(HOSTS, "huc", policy, &[], of_the_module) else { return };
     let seconds = std::env::var("FIDE_HISTORY_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let until_end = Instant::now() + Duration::from_secs(seconds);
     let lab = Lab::open(of.w.lab.name()).unwrap();

@@ -54,6 +54,7 @@ pub type Command = unsafe extern "C" fn(*mut Ctx, *mut *mut Text, c_int) -> c_in
 type Filter = unsafe extern "C" fn(*mut FilterCtx);
 type OnEvent = unsafe extern "C" fn(*mut Ctx, ServerEvent, u64, *mut c_void);
 type OnReadable = unsafe extern "C" fn(c_int, *mut c_void, c_int);
+type OnKey = unsafe extern "C" fn(*mut Ctx, c_int, *const c_char, *mut Text) -> c_int;
 type OnInfo = unsafe extern "C" fn(*mut InfoCtx, c_int);
 
 macro_rules! functions {
@@ -98,6 +99,7 @@ functions! {
     free_reply "FreeCallReply": unsafe extern "C" fn(*mut Reply);
     reply_type "CallReplyType": unsafe extern "C" fn(*mut Reply) -> c_int;
     reply_bytes "CallReplyStringPtr": unsafe extern "C" fn(*mut Reply, *mut usize) -> *const c_char;
+    reply_number "CallReplyInteger": unsafe extern "C" fn(*mut Reply) -> c_longlong;
     reply_len "CallReplyLength": unsafe extern "C" fn(*mut Reply) -> usize;
     reply_at "CallReplyArrayElement": unsafe extern "C" fn(*mut Reply, usize) -> *mut Reply;
     reply_with_error "ReplyWithError": unsafe extern "C" fn(*mut Ctx, *const c_char) -> c_int;
@@ -109,6 +111,7 @@ functions! {
     detached "GetDetachedThreadSafeContext": unsafe extern "C" fn(*mut Ctx) -> *mut Ctx;
     loop_add "EventLoopAdd": unsafe extern "C" fn(c_int, c_int, OnReadable, *mut c_void) -> c_int;
     loop_del "EventLoopDel": unsafe extern "C" fn(c_int, c_int) -> c_int;
+    subscribe_keys "SubscribeToKeyspaceEvents": unsafe extern "C" fn(*mut Ctx, c_int, OnKey) -> c_int;
     subscribe "SubscribeToServerEvent": unsafe extern "C" fn(*mut Ctx, ServerEvent, OnEvent) -> c_int;
     server_info "GetServerInfo": unsafe extern "C" fn(*mut Ctx, *const c_char) -> *mut ServerInfo;
     free_info "FreeServerInfo": unsafe extern "C" fn(*mut Ctx, *mut ServerInfo);
@@ -194,7 +197,9 @@ impl Drop for Owned {
 pub enum Tree {
     /// An array or a set.
     Array(Vec<Tree>),
-    /// Anything else; numbers and nulls are empty.
+    /// A number.
+    Number(i64),
+    /// Anything else; nulls are empty.
     Text(String),
 }
 
@@ -204,7 +209,7 @@ impl Tree {
     pub fn at(&self, at: usize) -> Option<&Tree> {
         match self {
             Self::Array(elements) => elements.get(at),
-            Self::Text(_) => None,
+            Self::Number(_) | Self::Text(_) => None,
         }
     }
 
@@ -213,7 +218,7 @@ impl Tree {
     pub fn elements(&self) -> &[Tree] {
         match self {
             Self::Array(elements) => elements,
-            Self::Text(_) => &[],
+            Self::Number(_) | Self::Text(_) => &[],
         }
     }
 
@@ -221,8 +226,17 @@ impl Tree {
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
-            Self::Array(_) => "",
+            Self::Array(_) | Self::Number(_) => "",
             Self::Text(text) => text,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Array(_) | Self::Text(_) => None,
         }
     }
 }
@@ -243,9 +257,10 @@ fn tree(reply: *mut Reply) -> Tree {
     if reply.is_null() {
         return Tree::Text(String::new());
     }
-    // SAFETY: a reply that lives; its elements live with it. 3 is an array, 6 a set (RESP3).
+    // SAFETY: a reply that lives; its elements live with it. 2 is a number, 3 an array, 6 a set (RESP3).
     unsafe {
         match (f().reply_type)(reply) {
+            2 => Tree::Number((f().reply_number)(reply)),
             3 | 6 => Tree::Array((0..(f().reply_len)(reply)).map(|at| tree((f().reply_at)(reply, at))).collect()),
             _ => Tree::Text(text_of(reply)),
         }
@@ -373,6 +388,14 @@ impl Api {
         unsafe { (f().subscribe)(self.0, event, function) };
     }
 
+    /// Calls this function for each key that the server changes, for whatever reason.
+    pub fn on_key(self, function: OnKey) {
+        /// `REDISMODULE_NOTIFY_GENERIC` to `_STREAM`, and `_MODULE`.
+        const CHANGES: c_int = 0b10_0111_1111_1100;
+        // SAFETY: a function of this module, which stays.
+        unsafe { (f().subscribe_keys)(self.0, CHANGES, function) };
+    }
+
     /// A number of the section *replication* of INFO.
     #[must_use]
     pub fn replication(self, field: &CStr) -> Option<u64> {
@@ -407,6 +430,26 @@ impl Api {
 pub unsafe fn filtered<'a>(ctx: *mut FilterCtx) -> &'a [u8] {
     // SAFETY: every command has a name.
     unsafe { bytes((f().filter_get)(ctx, 0)) }
+}
+
+/// How many words the command has that passes a filter.
+///
+/// # Safety
+/// As [`filtered`].
+#[must_use]
+pub unsafe fn count(ctx: *mut FilterCtx) -> usize {
+    // SAFETY: as the caller says.
+    unsafe { (f().filter_count)(ctx) as usize }
+}
+
+/// One of its words.
+///
+/// # Safety
+/// As [`filtered`]; it has so many.
+#[must_use]
+pub unsafe fn word<'a>(ctx: *mut FilterCtx, at: usize) -> &'a [u8] {
+    // SAFETY: as the caller says.
+    unsafe { bytes((f().filter_get)(ctx, at as c_int)) }
 }
 
 /// The arguments behind the name of the command that passes a filter.

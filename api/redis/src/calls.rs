@@ -1,8 +1,9 @@
-//! The server's calls of the C library that pass the gate: `accept4`, `write`, `writev`, `close`, and `epoll_wait`, before which a turn of its loop has ended.
+//! The server's calls of the C library that pass the gate: `accept4`, `read`, `write`, `writev`, `close`, and `epoll_wait`, before which a turn of its loop has ended.
 
 use crate::gate::Gate;
 use crate::interpose::{self, Replacement};
-use std::cell::Cell;
+use crate::reads::Reads;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -12,6 +13,12 @@ static GATE: OnceLock<(&'static Gate, fn())> = OnceLock::new();
 thread_local! {
     /// This thread runs the server's event loop.
     static LOOPS: Cell<bool> = const { Cell::new(false) };
+    static READS: RefCell<Reads> = RefCell::new(Reads::default());
+}
+
+/// What this turn of the server's event loop shows to whom; for its thread.
+pub fn with_reads<R>(work: impl FnOnce(&mut Reads) -> R) -> R {
+    READS.with_borrow_mut(work)
 }
 
 /// From now on, all that this server writes to clients passes the gate, and `on_turn` is called when a turn has ended that the group has to be asked about.
@@ -31,6 +38,7 @@ pub fn pass_through(gate: &'static Gate, on_turn: fn()) -> Result<(), String> {
         Replacement { name: c"writev", function: on_writev as *const c_void },
         Replacement { name: c"close", function: on_close as *const c_void },
         Replacement { name: c"epoll_wait", function: on_epoll_wait as *const c_void },
+        Replacement { name: c"read", function: on_read as *const c_void },
         Replacement { name: c"accept4", function: on_accept4 as *const c_void },
         Replacement { name: c"accept", function: on_accept as *const c_void },
     ];
@@ -38,7 +46,7 @@ pub fn pass_through(gate: &'static Gate, on_turn: fn()) -> Result<(), String> {
     let written = unsafe { interpose::replace(&|name| name.is_empty(), &server) };
     // What is encrypted leaves through the library that encrypts.
     // SAFETY: as above.
-    unsafe { interpose::replace(&|name| name.starts_with("libcrypto.so") || name.starts_with("libssl.so"), &server[..4]) };
+    unsafe { interpose::replace(&|name| name.starts_with("libcrypto.so") || name.starts_with("libssl.so"), &server[..5]) };
     for (replacement, written) in server[..4].iter().zip(&written) {
         if *written == 0 {
             let name = replacement.name.to_string_lossy();
@@ -47,7 +55,7 @@ pub fn pass_through(gate: &'static Gate, on_turn: fn()) -> Result<(), String> {
             ));
         }
     }
-    if written[4] + written[5] == 0 {
+    if written[5] + written[6] == 0 {
         return Err("this server accepts clients in a way of its own, so that their replies could not be kept back".into());
     }
     Ok(())
@@ -136,8 +144,21 @@ unsafe extern "C" fn on_close(fd: c_int) -> c_int {
     unsafe { libc::close(fd) }
 }
 
+/// What is executed behind this is for that client.
+unsafe extern "C" fn on_read(fd: c_int, bytes: *mut c_void, len: usize) -> isize {
+    if LOOPS.get() {
+        with_reads(|reads| reads.reads_from(fd));
+    }
+    // SAFETY: as the caller's.
+    unsafe { libc::read(fd, bytes, len) }
+}
+
 fn accepted(fd: c_int) -> c_int {
     if fd < 0 || gate().accepted(fd) {
+        // Others than the loop's thread do not accept clients.
+        if LOOPS.get() {
+            with_reads(|reads| reads.accepted(fd));
+        }
         return fd;
     }
     // SAFETY: it is ours, and nobody knows it yet.
@@ -161,7 +182,7 @@ unsafe extern "C" fn on_accept(fd: c_int, address: *mut libc::sockaddr, len: *mu
 unsafe extern "C" fn on_epoll_wait(epoll: c_int, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
     if LOOPS.get()
         && let Some((gate, on_turn)) = GATE.get()
-        && gate.end_turn()
+        && with_reads(|reads| gate.end_turn(reads))
     {
         on_turn();
     }

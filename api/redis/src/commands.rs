@@ -1,6 +1,7 @@
 //! What a command may do to data, by what the server says of the command itself, whatever it is called and whoever has added it.
 
 use crate::api::Tree;
+use crate::reads::{Access, Keys};
 
 /// What a command is to the servers of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,43 @@ impl Kind {
     }
 }
 
+/// Commands without keys of their own that answer at once; what is not known to do so may answer later.
+const AT_ONCE: [&str; 17] = [
+    "multi", "exec", "discard", "watch", "unwatch", "auth", "hello", "command", "config", "info", "time", "role", "lastsave",
+    "dbsize", "scan", "keys", "randomkey",
+];
+
+/// What a command has to do with keys: of one element of the answer to `COMMAND INFO`.
+#[must_use]
+pub fn access(command: &Tree) -> Access {
+    let own = |flag: &str| has(command.at(2), flag);
+    let number = |at: usize| command.at(at).and_then(Tree::number).unwrap_or(0);
+    let name = command.at(0).map_or("", Tree::text).to_ascii_lowercase();
+    if name == "client" {
+        return Access::Client;
+    }
+    if ["ping", "echo", "select"].contains(&&*name) {
+        return Access::Nothing;
+    }
+    let kind = Kind::of(command);
+    if own("blocking") || own("pubsub") || own("module") {
+        return Access::Later;
+    }
+    let keys = Keys {
+        first: usize::try_from(number(3)).unwrap_or(0),
+        last: isize::try_from(number(4)).unwrap_or(0),
+        step: usize::try_from(number(5)).unwrap_or(0),
+    };
+    let has_keys = keys.first > 0 && keys.step > 0 && !own("movablekeys");
+    match kind {
+        Kind::Read if has_keys && own("readonly") => Access::Reads(keys),
+        Kind::Write if has_keys && own("write") => Access::Writes(keys),
+        Kind::Read | Kind::Write | Kind::Script | Kind::Sent => Access::Other,
+        Kind::Harmless if AT_ONCE.contains(&&*name) => Access::Other,
+        Kind::Harmless => Access::Later,
+    }
+}
+
 fn has(list: Option<&Tree>, word: &str) -> bool {
     list.is_some_and(|list| list.elements().iter().any(|element| element.text().eq_ignore_ascii_case(word)))
 }
@@ -64,6 +102,7 @@ fn has_flag(command: &Tree, flag: &str) -> bool {
 fn mentions(tree: &Tree, word: &str) -> bool {
     match tree {
         Tree::Text(text) => text == word,
+        Tree::Number(_) => false,
         Tree::Array(elements) => elements.iter().any(|element| mentions(element, word)),
     }
 }
@@ -111,5 +150,32 @@ mod tests {
         let subcommand = command(&["write", "noscript"], &["@scripting"], &[], vec![]);
         assert_eq!(Kind::of(&command(&[], &["@slow"], &[], vec![subcommand])), Kind::Write, "FUNCTION");
         assert_eq!(Kind::of(&Tree::Text(String::new())), Kind::Harmless, "there is no such command");
+    }
+
+    #[test]
+    fn what_a_command_has_to_do_with_keys_is_known() {
+        let of = |name: &str, flags: &[&str], categories: &[&str], key_flags: &[&str], keys: [i64; 3]| {
+            let Tree::Array(mut parts) = command(flags, categories, key_flags, vec![]) else { unreachable!() };
+            parts[0] = Tree::Text(name.into());
+            for (at, number) in (3..).zip(keys) {
+                parts[at] = Tree::Number(number);
+            }
+            access(&Tree::Array(parts))
+        };
+        let keys = |first, last, step| Keys { first, last, step };
+        let none = [0, 0, 0];
+        assert_eq!(of("get", &["readonly", "fast"], &["@read"], &["RO"], [1, 1, 1]), Access::Reads(keys(1, 1, 1)));
+        assert_eq!(of("mset", &["write"], &["@write"], &["OW"], [1, -1, 2]), Access::Writes(keys(1, -1, 2)));
+        assert_eq!(of("blpop", &["write", "blocking"], &["@list"], &["RW"], [1, -2, 1]), Access::Later);
+        assert_eq!(of("sort", &["write", "movablekeys"], &["@write"], &["RO"], [1, 1, 1]), Access::Other);
+        assert_eq!(of("pfcount", &["readonly"], &["@read"], &["RW"], [1, -1, 1]), Access::Other);
+        assert_eq!(of("watch", &["noscript", "fast"], &["@transaction"], &["RO"], [1, -1, 1]), Access::Other);
+        assert_eq!(of("eval", &["noscript", "movablekeys"], &["@scripting"], &["RW"], none), Access::Other);
+        assert_eq!(of("flushall", &["write"], &["@write"], &[], none), Access::Other);
+        assert_eq!(of("ping", &["fast"], &["@connection"], &[], none), Access::Nothing);
+        assert_eq!(of("exec", &["noscript"], &["@transaction"], &[], none), Access::Other);
+        for (name, flags) in [("subscribe", "pubsub"), ("wait", "noscript"), ("monitor", "admin"), ("json.get", "module")] {
+            assert_eq!(of(name, &[flags], &[], &[], none), Access::Later, "{name}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! make the same of the same entries: pure.
 //!
 //! ```text
-//! lead    u8 1  u64 term                                      u16 length, host  text address
+//! lead    u8 11 u64 term  u32 lease_ms                        u16 length, host  text address
 //! resign  u8 3  u64 term
 //! stream  u8 5  u64 term  u64 start  u64 ticket  u64 cut      bytes
 //! anew    u8 6  as stream
@@ -46,7 +46,9 @@ const HOLDERS_MAX: usize = 64;
 /// The longest reason of a server that does not get the leader's data, bytes.
 pub const WHY_MAX: usize = 400;
 /// What a snapshot begins with: its format.
-const SNAPSHOT: &[u8; 8] = b"FiDeCrs2";
+const SNAPSHOT: &[u8; 8] = b"FiDeCrs3";
+/// No lease is longer.
+const LEASE_MAX_MS: u32 = 10_000;
 
 /// Whether servers can be reached so: `HOST:PORT`, an IPv6 address with or without brackets.
 #[must_use]
@@ -64,6 +66,8 @@ pub enum Proposal<'a> {
     Lead {
         /// The term that begins.
         term: u64,
+        /// For so long behind each of its entries nobody else is to answer; 0: it answers behind an entry only.
+        lease_ms: u32,
         /// The server's host, as its agent calls it.
         host: &'a str,
         /// Where other servers reach it: `ADDRESS:PORT`.
@@ -197,9 +201,10 @@ impl<'a> Proposal<'a> {
         let kind = take(&mut bytes, 1)?[0];
         let term = number(&mut bytes)?;
         match kind {
-            1 => {
+            11 => {
+                let lease_ms = small(&mut bytes)?;
                 let (host, address) = place(bytes)?;
-                Some(Self::Lead { term, host, address })
+                Some(Self::Lead { term, lease_ms, host, address })
             }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
             5 | 6 => {
@@ -241,9 +246,10 @@ impl<'a> Proposal<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         match *self {
-            Self::Lead { term, host, address } => {
-                out.push(1);
+            Self::Lead { term, lease_ms, host, address } => {
+                out.push(11);
                 out.extend_from_slice(&term.to_le_bytes());
+                out.extend_from_slice(&lease_ms.to_le_bytes());
                 write_place(out, host, address);
             }
             Self::Stream { term, anew, start, ticket, cut, bytes } => {
@@ -300,6 +306,8 @@ pub struct Leader {
     pub client: u64,
     /// The group's member through which it began to lead.
     pub member: u16,
+    /// [`Proposal::Lead`].
+    pub lease_ms: u32,
     /// Its host.
     pub host: String,
     /// `ADDRESS:PORT`.
@@ -412,6 +420,8 @@ pub struct Course {
     pub claims: BTreeMap<u64, Claim>,
     /// The generation of the former group from which the first leader's data came; 0: none.
     pub origin: u64,
+    /// The longest lease of a leader so far.
+    pub lease_max_ms: u32,
 }
 
 impl Course {
@@ -421,11 +431,14 @@ impl Course {
         let leads = is_leader && !self.resigned;
         match Proposal::read(entry) {
             None => Meaning::Malformed,
-            Some(Proposal::Lead { host, address, .. }) if !is_place(host, address) => Meaning::Malformed,
+            Some(Proposal::Lead { lease_ms, host, address, .. }) if !is_place(host, address) || lease_ms > LEASE_MAX_MS => {
+                Meaning::Malformed
+            }
             Some(Proposal::Holds { holder, .. }) if !is_place(holder.host, holder.address) => Meaning::Malformed,
-            Some(Proposal::Lead { term, host, address }) if term == self.term.saturating_add(1) => {
+            Some(Proposal::Lead { term, lease_ms, host, address }) if term == self.term.saturating_add(1) => {
                 self.term = term;
-                self.leader = Some(Leader { client, member, host: host.into(), address: address.into() });
+                self.leader = Some(Leader { client, member, lease_ms, host: host.into(), address: address.into() });
+                self.lease_max_ms = self.lease_max_ms.max(lease_ms);
                 self.resigned = false;
                 if let Some(claim) = self.claims.remove(&client) {
                     self.origin = claim.former;
@@ -553,17 +566,17 @@ impl Course {
     /// For servers that come later.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
-        let nobody = Leader { client: 0, member: 0, host: String::new(), address: String::new() };
+        let nobody = Leader { client: 0, member: 0, lease_ms: 0, host: String::new(), address: String::new() };
         let leader = self.leader.as_ref().unwrap_or(&nobody);
         let mut out = SNAPSHOT.to_vec();
         let offset = self.offset.unwrap_or(u64::MAX);
         let (member, resigned) = (leader.member.into(), self.resigned.into());
         let (breaks, holders) = (self.breaks.into(), self.holders.len() as u64);
-        for n in
-            [self.term, leader.client, member, resigned, offset, self.cut, breaks, self.origin, holders, self.fails.len() as u64]
-        {
+        let leases = u64::from(self.lease_max_ms) << 32 | u64::from(leader.lease_ms);
+        for n in [self.term, leader.client, member, leases, resigned, offset, self.cut, breaks, self.origin, holders] {
             out.extend_from_slice(&n.to_le_bytes());
         }
+        out.extend_from_slice(&(self.fails.len() as u64).to_le_bytes());
         let mut kept = |bytes: &[u8]| {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
@@ -590,7 +603,8 @@ impl Course {
     #[must_use]
     pub fn of_snapshot(bytes: &[u8]) -> Option<Self> {
         let b = &mut bytes.strip_prefix(SNAPSHOT)?;
-        let (term, client, member, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?);
+        let (term, client, member, leases, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?, number(b)?);
+        let (lease_max_ms, lease_ms) = ((leases >> 32) as u32, leases as u32);
         let (offset, cut, breaks) = (number(b)?, number(b)?, number(b)?);
         let (origin, count, failing) = (number(b)?, number(b)?, number(b)?);
         fn kept<'a>(b: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -600,10 +614,11 @@ impl Course {
         let (host, address) = place(kept(b)?)?;
         let is_leader = term == 0 || is_place(host, address);
         let is_offset = offset == u64::MAX || offset <= OFFSET_MAX * 2;
-        if term > TERM_MAX || !is_offset || !is_leader || count.max(failing) > HOLDERS_MAX as u64 {
+        if term > TERM_MAX || !is_offset || !is_leader || lease_ms.max(lease_max_ms) > LEASE_MAX_MS || count.max(failing) > HOLDERS_MAX as u64 {
             return None;
         }
-        let leader = Leader { client, member: u16::try_from(member).ok()?, host: host.into(), address: address.into() };
+        let member = u16::try_from(member).ok()?;
+        let leader = Leader { client, member, lease_ms, host: host.into(), address: address.into() };
         let mut holders = BTreeMap::new();
         for _ in 0..count {
             let b = &mut kept(b)?;
@@ -637,6 +652,7 @@ impl Course {
             fails,
             claims: BTreeMap::new(),
             origin,
+            lease_max_ms,
         })
     }
 }
@@ -654,7 +670,7 @@ mod tests {
     }
 
     fn lead(term: u64) -> Vec<u8> {
-        written(Proposal::Lead { term, host: "h1", address: "10.0.0.1:6379" })
+        written(Proposal::Lead { term, lease_ms: 100, host: "h1", address: "10.0.0.1:6379" })
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
@@ -704,7 +720,7 @@ mod tests {
         let before = course.clone();
         let of = |host: &str, address: &str| {
             let mut out = Vec::new();
-            Proposal::Lead { term: 2, host, address }.write(&mut out);
+            Proposal::Lead { term: 2, lease_ms: 0, host, address }.write(&mut out);
             out
         };
         for address in ["", "h2", "h2:", ":6379", "h2:0", "h2:65536", "h2:6379\r\n+OK", "h 2:6379", "h2:6379 ", "é:6379"] {
@@ -725,7 +741,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_no_server_wrote_is_none() {
-        let led = Leader { client: 1, member: 1, host: "h1".into(), address: "h1:6379".into() };
+        let led = Leader { client: 1, member: 1, lease_ms: 100, host: "h1".into(), address: "h1:6379".into() };
         let course = Course { term: 7, leader: Some(led.clone()), offset: Some(9), cut: 2, breaks: 3, ..Course::default() };
         assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
         for bytes in [&b""[..], b"null", b"\0\0\0\0", &course.snapshot()[..20]] {

@@ -5,17 +5,28 @@
 //! Nothing else about commands matters: what was executed by a script, within MULTI, in a pipeline or for a client that has waited since long is a reply
 //! like others. This is *external synchrony* (Nightingale et al., OSDI 2006; Remus, NSDI 2008, for machines) with a group of servers as the disk.
 //!
+//! # Replies that leave at once
+//! A leader may hold a *lease*: for a time after each of its entries no other server answers anybody ([`LEASE`]). A turn that ends within it needs no entry: its
+//! replies are right as of its end, however late they arrive, and each waits only for the writes that it shows ([`crate::reads`]).
+//!
 //! The stream to replicas is caught in the same place: it is what is proposed, and never lies in a socket.
 
+use crate::reads::Reads;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::FromRawFd as _;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How long a leader answers at once behind the proposal of an entry that was decided while it led. A successor that does not know for certain that the leader
+/// has ended answers nobody until then ([`crate::group`]).
+pub const LEASE: Duration = Duration::from_millis(100);
+/// The rest of it from which on a new one is asked for, while there are replies; and how often.
+const LEASE_REST: Duration = Duration::from_millis(60);
+const LEASE_AGAIN: Duration = Duration::from_millis(20);
 /// Bytes that wait for one client; then the server is told that the socket is full.
 const HELD_MAX: usize = 1 << 20;
 /// Room that is kept for a client's next replies.
@@ -139,9 +150,37 @@ struct Flow {
     /// It has a gap: no turn can be confirmed any more.
     is_broken: bool,
     ticket: u64,
+    /// Turns up to this ticket are confirmed.
+    released: u64,
     /// Tickets of turns that were not proposed, with where the stream ended.
     ended: VecDeque<(u64, u64)>,
+    /// By ticket.
     turns: VecDeque<Turn>,
+    /// The present turn is to be confirmed by an entry, whatever it writes.
+    is_awaited: bool,
+    /// An entry is wanted for the lease alone, and when one was asked for.
+    renews: bool,
+    renewed_ns: u64,
+}
+
+/// How many replies have left in which way.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// At once.
+    pub at_once: AtomicU64,
+    /// When the writes that they show were decided.
+    pub after_write: AtomicU64,
+    /// When an entry was decided that was proposed for them.
+    pub after_entry: AtomicU64,
+}
+
+/// Time that goes on while this host is suspended, ns.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the time; the clock is there on all kernels that this runs on.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// All clients of a server.
@@ -155,6 +194,12 @@ pub struct Gate {
     touched: Mutex<Vec<i32>>,
     flow: Mutex<Flow>,
     is_behind: AtomicBool,
+    /// Until when replies may leave at once ([`now_ns`]).
+    lease_ns: AtomicU64,
+    /// Clients that have not taken what left at once.
+    stuck: Mutex<Vec<i32>>,
+    /// For INFO.
+    pub counts: Counts,
 }
 
 impl Default for Gate {
@@ -167,11 +212,31 @@ impl Default for Gate {
             touched: Mutex::default(),
             flow: Mutex::default(),
             is_behind: AtomicBool::new(false),
+            lease_ns: AtomicU64::new(0),
+            stuck: Mutex::default(),
+            counts: Counts::default(),
         }
     }
 }
 
 impl Flow {
+    /// These replies leave when that ticket is confirmed.
+    fn wait(&mut self, ticket: u64, fd: i32, end: u64) {
+        match self.turns.binary_search_by_key(&ticket, |turn| turn.ticket) {
+            Ok(at) => self.turns[at].replies.push((fd, end)),
+            Err(at) => self.turns.insert(at, Turn { ticket, replies: vec![(fd, end)] }),
+        }
+    }
+
+    /// An entry is to be proposed before the lease ends.
+    fn renew(&mut self, rest: Duration, now_ns: u64) -> bool {
+        if rest >= LEASE_REST || now_ns.saturating_sub(self.renewed_ns) < LEASE_AGAIN.as_nanos() as u64 {
+            return false;
+        }
+        (self.renews, self.renewed_ns) = (true, now_ns);
+        true
+    }
+
     /// Bytes of the stream that were not taken.
     fn waiting(&self) -> usize {
         self.stream.len() - self.taken
@@ -259,8 +324,8 @@ impl Gate {
         false
     }
 
-    /// The server is about to sleep. `true`: the group has to be asked about what it did since.
-    pub fn end_turn(&self) -> bool {
+    /// The server is about to sleep. `true`: the group has to be asked about what it did since, or has something to do for it.
+    pub fn end_turn(&self, reads: &mut Reads) -> bool {
         if !self.holds.load(Ordering::Relaxed) {
             return false;
         }
@@ -273,24 +338,73 @@ impl Gate {
                 Some((fd, held.end()))
             })
             .collect();
+        let now_ns = if reads.is_on() { now_ns() } else { u64::MAX };
         let mut flow = lock(&self.flow);
-        if flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0 {
+        // Behind everything that was executed in the turn: a lease that is over later makes no reply wrong.
+        let rest = Duration::from_nanos(self.lease_ns.load(Ordering::Acquire).saturating_sub(now_ns));
+        let is_at_once = !rest.is_zero() && !flow.is_broken && !std::mem::take(&mut flow.is_awaited);
+        let has_grown = flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0;
+        if has_grown {
             let end = flow.caught;
             flow.ends.push_back(end);
         }
-        if !replies.is_empty() && !flow.is_broken {
+        let asks = !flow.is_broken && (reads.is_on() && has_grown || !is_at_once && !replies.is_empty());
+        if asks {
             flow.ticket += 1;
             let (ticket, end) = (flow.ticket, flow.caught);
             flow.ended.push_back((ticket, end));
-            flow.turns.push_back(Turn { ticket, replies });
         }
-        !flow.ended.is_empty() || flow.waiting() > 0 || flow.is_broken
+        let (ticket, released) = (flow.ticket, flow.released);
+        if reads.is_on() {
+            reads.end_turn(has_grown.then_some(ticket), released);
+        }
+        let has_replies = !replies.is_empty();
+        let mut at_once = Vec::new();
+        // What is broken is not confirmed, and does not leave.
+        for (fd, end) in replies.into_iter().filter(|_| is_at_once || asks) {
+            let (waits, count) = if is_at_once {
+                (reads.waits(fd), &self.counts.after_write)
+            } else {
+                reads.must_wait(fd, ticket);
+                (ticket, &self.counts.after_entry)
+            };
+            if waits <= released {
+                at_once.push((fd, end));
+            } else {
+                count.fetch_add(1, Ordering::Relaxed);
+                flow.wait(waits, fd, end);
+            }
+        }
+        let renews = is_at_once && has_replies && flow.renew(rest, now_ns);
+        let is_asked = !flow.ended.is_empty() || flow.waiting() > 0 || flow.is_broken || renews;
+        drop(flow);
+        self.counts.at_once.fetch_add(at_once.len() as u64, Ordering::Relaxed);
+        let mut stuck = Vec::new();
+        for (fd, end) in at_once {
+            self.send(fd, Some(end), &mut stuck);
+        }
+        let is_stuck = !stuck.is_empty();
+        lock(&self.stuck).append(&mut stuck);
+        is_asked || is_stuck
     }
 
-    /// The turn that has not ended yet.
+    /// Until when turns need no entry ([`now_ns`]); 0: none has a lease.
+    pub fn set_lease(&self, until_ns: u64) {
+        self.lease_ns.store(until_ns, Ordering::Release);
+    }
+
+    /// Whether a turn that ended now would need no entry.
+    #[must_use]
+    pub fn has_lease(&self) -> bool {
+        self.lease_ns.load(Ordering::Acquire) > now_ns()
+    }
+
+    /// The turn that has not ended yet: it is confirmed by an entry.
     #[must_use]
     pub fn turn(&self) -> u64 {
-        lock(&self.flow).ticket + 1
+        let mut flow = lock(&self.flow);
+        flow.is_awaited = true;
+        flow.ticket + 1
     }
 
     /// This server leads: replies wait from now on.
@@ -305,6 +419,7 @@ impl Gate {
 
     /// This server leads no more: what waits will not be confirmed, and what the server has in its own buffers for these clients neither. They are cut off.
     pub fn cut(&self) {
+        self.set_lease(0);
         if !self.holds.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -368,7 +483,7 @@ impl Gate {
                 return None;
             }
             let mut flow = lock(&self.flow);
-            *flow = Flow { ticket: flow.ticket, ..Flow::default() };
+            *flow = Flow { ticket: flow.ticket, released: flow.ticket, ..Flow::default() };
             self.source.store(fd, Ordering::Release);
             slot.kind.store(kind::SOURCE, Ordering::Release);
             Some(held.written)
@@ -407,7 +522,8 @@ impl Gate {
             flow.ended.pop_front();
         }
         let cut = if proposed == 0 { None } else { flow.end.map(|end| proposed - end) };
-        Taken { ticket, is_any: len > 0 || ticket.is_some(), cut }
+        let renews = std::mem::take(&mut flow.renews);
+        Taken { ticket, is_any: len > 0 || ticket.is_some() || renews, cut }
     }
 
     /// So much of the stream waits that clients are to send no more.
@@ -433,6 +549,7 @@ impl Gate {
         loop {
             let Some(turn) = ({
                 let mut flow = lock(&self.flow);
+                flow.released = flow.released.max(ticket);
                 let is_confirmed = flow.turns.front().is_some_and(|turn| turn.ticket <= ticket);
                 if is_confirmed { flow.turns.pop_front() } else { None }
             }) else {
@@ -446,6 +563,7 @@ impl Gate {
 
     /// Clients that were slow get more.
     pub fn resume(&self, slow: &mut Vec<i32>) {
+        slow.append(&mut lock(&self.stuck));
         for fd in std::mem::take(slow) {
             self.send(fd, None, slow);
         }

@@ -4,12 +4,13 @@
 use crate::copies::Copies;
 use crate::course::{Course, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
 use crate::feed::{Feed, MEMORY_MAX};
+use crate::gate::{LEASE, now_ns};
 use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
 use fide_client::{Client, Resources, TargetState};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -67,6 +68,8 @@ pub struct Settings {
     pub min_copies: u64,
     /// A server that has read nothing for so long, while there is something to read, is not in sync any more.
     pub lag_max: Duration,
+    /// Reads need no entry within a lease; none: as the group's policy suggests.
+    pub reads_by_lease: Option<bool>,
     /// The server's directory.
     pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
@@ -124,6 +127,8 @@ enum State {
         /// Since when it has applied no more than so much.
         since: Instant,
         applied: u64,
+        /// It is a primary, and waits for a former leader's lease to end.
+        is_primary: bool,
     },
     Leading {
         source: BufReader<Counted>,
@@ -160,6 +165,14 @@ pub struct Worker {
     resigned_term: u64,
     /// Of the group before this one, if this server has it whole.
     former: Option<Former>,
+    /// When entries of this server's stream were proposed that are not decided ([`now_ns`]), while it leads; none: what it shows may lie in later ones.
+    proposed_at: VecDeque<Option<u64>>,
+    /// It has not said that it leads no more.
+    may_renew: bool,
+    /// Former leaders that may answer until then, if they are not known to have ended; 0: some client.
+    leases: Vec<(u64, Instant)>,
+    /// The last client that said that it leads no more.
+    resigned: Option<u64>,
     /// This server has said what it has of it, and when that was decided.
     has_claimed: bool,
     claimed: Option<Instant>,
@@ -302,19 +315,19 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// Which group of this name it is.
-fn generation(settings: &Settings) -> Result<u64, String> {
+/// Which group of this name it is, and its policy.
+fn generation(settings: &Settings) -> Result<(u64, String), String> {
     let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
-    let generation = match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
-        Reply::Groups { groups } => groups.iter().find(|group| group.name == settings.group).map(|group| group.generation),
+    let group = match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+        Reply::Groups { groups } => groups.into_iter().find(|group| group.name == settings.group),
         _ => None,
     };
-    match generation {
+    match group.map(|group| (group.generation, group.policy)) {
         None => Err(format!("the agent does not know the group {}", settings.group)),
         // An agent that has just started knows the name, and learns from the others which group
         // that is.
-        Some(0) => Err(format!("the agent is joining the group {}", settings.group)),
-        Some(generation) => Ok(generation),
+        Some((0, _)) => Err(format!("the agent is joining the group {}", settings.group)),
+        Some(known) => Ok(known),
     }
 }
 
@@ -329,7 +342,9 @@ impl Worker {
         let _ = fide.end_connections(&settings.ports);
         let options = Options { path: settings.socket.clone(), ..Options::default() };
         let group = Group::open_with(&settings.group, options).map_err(text)?;
-        let generation = generation(&settings)?;
+        let (generation, policy) = generation(&settings)?;
+        // Behind a fence a takeover from a host that is silent waits anyway, for longer than a lease.
+        shared.has_lease.store(settings.reads_by_lease.unwrap_or(policy == "fence"), Ordering::Release);
         shared.generation.store(generation, Ordering::Relaxed);
         let host = fide.agent().node.clone();
         let id = format!("{:016x}{:024x}", group.client(), std::process::id());
@@ -349,6 +364,10 @@ impl Worker {
             asked_term: 0,
             resigned_term: 0,
             former: former.filter(|former| former.generation != generation),
+            proposed_at: VecDeque::new(),
+            may_renew: false,
+            leases: Vec::new(),
+            resigned: None,
             has_claimed: false,
             claimed: None,
             is_former: false,
@@ -378,7 +397,7 @@ impl Worker {
         if let Err(e) = self.group.reconnect() {
             // The agent knows another generation of it.
             let known = generation(&self.settings).ok();
-            self.is_former = known.is_some_and(|known| known != self.shared.generation.load(Ordering::Relaxed));
+            self.is_former = known.is_some_and(|(known, _)| known != self.shared.generation.load(Ordering::Relaxed));
             return Err(text(e));
         }
         self.fide.reconnect().map_err(text)?;
@@ -483,6 +502,7 @@ impl Worker {
         }
         self.claim()?;
         self.look_for_a_leader()?;
+        self.begin_to_lead()?;
         self.say_what_is_held()?;
         self.say_what_fails()?;
         self.take_off_the_list()?;
@@ -545,10 +565,16 @@ impl Worker {
         let readable = [self.shared.to_group.bell.fd(), group, self.fide.as_raw_fd(), other].map(|fd| (fd, libc::POLLIN));
         let writable = self.slow.iter().copied().chain(full).map(|fd| (fd, libc::POLLOUT));
         let fds = readable.into_iter().chain(writable).map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
-        Waits { fds: fds.collect(), timeout_ms: if self.group.pending() > 0 { 2 } else { 50 } }
+        let is_soon = self.group.pending() > 0 || matches!(self.state, State::TakingOver { is_primary: true, .. });
+        Waits { fds: fds.collect(), timeout_ms: if is_soon { 2 } else { 50 } }
     }
 
     fn propose(&mut self, proposal: Proposal<'_>) -> Result<(), String> {
+        if matches!(proposal, Proposal::Resign { .. }) {
+            // Others may lead as soon as they have read it, and before this server has.
+            self.may_renew = false;
+            self.shared.gate.set_lease(0);
+        }
         let mut bytes = std::mem::take(&mut self.bytes);
         proposal.write(&mut bytes);
         let done = self.group.propose(&bytes).map_err(text);
@@ -639,7 +665,8 @@ impl Worker {
                 (self.forced, self.forced_at) = (Some(term), None);
             }
             let (host, address) = (self.host.clone(), self.address());
-            self.propose(Proposal::Lead { term, host: &host, address: &address })?;
+            let lease_ms = if self.shared.has_lease.load(Ordering::Acquire) { LEASE.as_millis() as u32 } else { 0 };
+            self.propose(Proposal::Lead { term, lease_ms, host: &host, address: &address })?;
         }
         Ok(())
     }
@@ -652,9 +679,10 @@ impl Worker {
     fn asked(&mut self, asked: &ToGroup) -> Result<(), String> {
         match asked {
             ToGroup::TookOver => {
-                if let State::TakingOver { position, .. } = self.state {
+                if let State::TakingOver { is_primary, .. } = &mut self.state {
+                    *is_primary = true;
                     self.is_whole = true;
-                    self.lead(position)?;
+                    self.begin_to_lead()?;
                 }
             }
             ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn)),
@@ -676,6 +704,23 @@ impl Worker {
             self.propose(Proposal::Resign { term })?;
         }
         Ok(())
+    }
+
+    /// The server is a primary, and nobody else answers any more: this one does.
+    fn begin_to_lead(&mut self) -> Result<(), String> {
+        let State::TakingOver { position, is_primary: true, .. } = self.state else { return Ok(()) };
+        let (now, ended) = (Instant::now(), &self.ended);
+        self.leases.retain(|(client, until)| *until > now && !ended.contains(client));
+        if self.leases.is_empty() { self.lead(position) } else { Ok(()) }
+    }
+
+    /// A leader is a former one: until when it may answer.
+    fn was_led(&mut self, former: Option<(u64, u32)>) {
+        let Some((client, lease_ms)) = former else { return };
+        let is_over = self.resigned == Some(client) || self.ended.contains(&client);
+        if lease_ms > 0 && !is_over && client != self.group.client() {
+            self.leases.push((client, Instant::now() + wait_for_lease(lease_ms)));
+        }
     }
 
     /// The server is a primary: its stream is read from here on.
@@ -704,11 +749,14 @@ impl Worker {
         source.get_ref().stream.set_nonblocking(true).map_err(text)?;
         let (term, now) = (self.course.term, Instant::now());
         self.confirmed = 0;
+        self.proposed_at.clear();
+        self.may_renew = self.shared.has_lease.load(Ordering::Acquire);
         // Even if it is empty, so that all know where the stream begins. Where commands end in it is known later.
         let mut proposed = read;
         let mut anew = anew;
         for piece in first.chunks(PIECE_MAX).chain(first.is_empty().then_some(&[][..])) {
             let cut = proposed + piece.len() as u64 - read;
+            self.proposed_at.push_back((cut == first.len() as u64).then(now_ns));
             self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, cut, bytes: piece })?;
             anew = false;
             proposed += piece.len() as u64;
@@ -775,6 +823,8 @@ impl Worker {
             State::Syncing(syncing) => syncing.is_over.store(true, Ordering::Relaxed),
             State::Following { link, .. } => drop(link.shutdown(Shutdown::Both)),
             State::Leading { .. } => {
+                self.may_renew = false;
+                self.shared.gate.set_lease(0);
                 self.shared.gate.release_source();
                 self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads no more".into())));
             }
@@ -798,9 +848,15 @@ impl Worker {
             Event::Entry(entry) => {
                 let mut course = std::mem::take(&mut self.course);
                 let former_term = course.term;
+                let former = course.leader.as_ref().map(|leader| (leader.client, leader.lease_ms));
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
                 let is_stream = matches!(meaning, Meaning::Decided { .. } | Meaning::Leads);
+                match meaning {
+                    Meaning::Leads => self.was_led(former),
+                    Meaning::Resigned => self.resigned = Some(entry.client),
+                    _ => {}
+                }
                 match meaning {
                     Meaning::Void => {}
                     Meaning::Malformed => self.warn_of_malformed(&entry),
@@ -832,6 +888,10 @@ impl Worker {
                 let before = std::mem::replace(&mut self.course, course);
                 self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
                 self.copies = Copies::new(Instant::now());
+                if self.course.lease_max_ms > 0 {
+                    // Of whoever has led among the entries that are not there any more.
+                    self.leases.push((0, Instant::now() + wait_for_lease(self.course.lease_max_ms)));
+                }
                 if !self.has_missed(&before) {
                     self.follow();
                 }
@@ -921,7 +981,7 @@ impl Worker {
                 (None, None)
             }
         };
-        self.state = State::TakingOver { position, rest, since: now, applied: 0 };
+        self.state = State::TakingOver { position, rest, since: now, applied: 0, is_primary: false };
         self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
     }
 
@@ -930,6 +990,9 @@ impl Worker {
         let pushed = match &mut self.state {
             State::Leading { .. } => {
                 self.confirmed = self.confirmed.max(ticket);
+                if let Some(Some(proposed_ns)) = self.proposed_at.pop_front().filter(|_| self.may_renew) {
+                    self.shared.gate.set_lease(proposed_ns + LEASE.as_nanos() as u64);
+                }
                 return;
             }
             State::Following { gap: Some(gap), .. } if follows => gap.wait(start, cut, bytes),
@@ -1145,6 +1208,7 @@ impl Worker {
                     *before
                 }
             };
+            self.proposed_at.push_back(Some(now_ns()));
             self.propose(Proposal::Stream { term, anew: false, start, ticket, cut, bytes: &piece })?;
         }
         self.piece = piece;
@@ -1177,7 +1241,8 @@ impl Worker {
         if let fide_client::Event::Lost { .. } = event {
             self.monitor(); // it may have been among them
         }
-        if let fide_client::Event::Failure(verdict) = event
+        // An end that was inferred may be confirmed later.
+        if let fide_client::Event::Failure(verdict) | fide_client::Event::Confirmed(verdict) = event
             && verdict.grade == fide_client::wire::verdict::Grade::Certain
             && let Some(name) = &verdict.subject.name
         {
@@ -1227,6 +1292,11 @@ impl Worker {
             leader.clone_into(&mut seen.leader);
         }
     }
+}
+
+/// A lease that began before this is over by then, also where one host's clock is slower than another's.
+fn wait_for_lease(lease_ms: u32) -> Duration {
+    Duration::from_millis(u64::from(lease_ms) * 5 / 4)
 }
 
 /// The group's members, as the agent knows them.
@@ -1289,7 +1359,7 @@ mod tests {
         };
         let members = [member(1, "h1", &["10.0.0.1", "10.1.0.1"]), member(2, "h2", &["10.0.0.2"]), member(3, "h3", &[])];
         let check = |member, host: &str, address: &str| {
-            check_leader(&Leader { client: 7, member, host: host.into(), address: address.into() }, &members)
+            check_leader(&Leader { client: 7, member, lease_ms: 0, host: host.into(), address: address.into() }, &members)
         };
         assert_eq!(check(1, "h1", "10.1.0.1:6379"), Ok(()));
         assert_eq!(check(1, "h1", "192.0.2.1:6379"), Ok(()), "on a network of which agents know nothing");

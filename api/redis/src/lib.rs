@@ -33,6 +33,7 @@ pub mod feed;
 pub mod gate;
 pub mod group;
 mod interpose;
+pub mod reads;
 pub mod replication;
 pub mod server;
 pub mod shared;

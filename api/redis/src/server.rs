@@ -6,17 +6,18 @@
 
 use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text};
 use crate::calls;
-use crate::commands::Kind;
+use crate::commands::{self, Kind};
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
+use crate::reads::Access;
 use crate::replication::{self, Account, Accounts};
 use crate::shared::{self, Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ struct Main {
     /// In this turn of the loop: a script is not cut in the middle.
     lacks_copies: Cell<bool>,
     /// What commands are that were called.
-    kinds: RefCell<HashMap<Vec<u8>, Kind>>,
+    kinds: RefCell<HashMap<Vec<u8>, (Kind, Access)>>,
 }
 
 thread_local! {
@@ -103,14 +104,14 @@ fn setting(api: Api, name: &str) -> String {
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
     const USAGE: &str =
-        "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS]";
+        "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "lag-max"].contains(&key.as_str()) {
+        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads"].contains(&key.as_str()) {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -140,6 +141,12 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
             "lag-max {lag_max_ms}: a healthy server says only every 100 ms what it has: at least {LAG_MAX_LEAST_MS}"
         ));
     }
+    let reads = match given.get("reads").copied() {
+        None => None,
+        Some("lease") => Some(true),
+        Some("entry") => Some(false),
+        Some(other) => return Err(format!("reads {other}: lease or entry: {USAGE}")),
+    };
     let announced = setting(api, "replica-announce-ip");
     let address = given.get("address").map(|text| (*text).to_owned());
     let address = address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}")));
@@ -155,6 +162,7 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         ports: [port, setting(api, "tls-port").parse().unwrap_or(0)].into_iter().filter(|port| *port > 0).collect(),
         min_copies,
         lag_max: Duration::from_millis(lag_max_ms),
+        reads_by_lease: reads,
         dir: PathBuf::from(setting(api, "dir")),
         lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
         group,
@@ -172,8 +180,9 @@ fn accounts(api: Api) -> Accounts {
 }
 
 /// What a command is, as the server says.
-fn kind_of(api: Api, name: &str) -> Kind {
-    api.call("COMMAND", &["INFO", name]).tree().at(0).map_or(Kind::Harmless, Kind::of)
+fn kind_of(api: Api, name: &str) -> (Kind, Access) {
+    let found = api.call("COMMAND", &["INFO", name]).tree();
+    found.at(0).map_or((Kind::Harmless, Access::Later), |command| (Kind::of(command), commands::access(command)))
 }
 
 /// The commands that this module calls, and other servers' modules, have their own names.
@@ -236,6 +245,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     calls::pass_through(&shared.gate, exchange)?;
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
+    api.on_key(on_key);
     api.on_event(ServerEvent::LOOP, on_loop);
     api.on_event(ServerEvent::MODULES, on_modules);
     api.on_info(on_info);
@@ -268,17 +278,23 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
         // SAFETY: as above.
         opens_a_replica(unsafe { api::arguments(ctx) })
     } else if !main.leads.get() {
-        match main.kind(name) {
+        match main.kind(name).0 {
             Kind::Harmless => false,
             Kind::Read | Kind::Script | Kind::Sent => true,
             Kind::Write => !main.is_replica.get(),
         }
     } else {
-        main.lacks_copies.get() && main.kind(name).may_write()
+        main.lacks_copies.get() && main.kind(name).0.may_write()
     };
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
+    } else if main.leads.get() && calls::with_reads(|reads| reads.is_on()) {
+        // Outside of the state: the server is asked about a command that it has not been asked about.
+        let access = main.kind(name).1;
+        // SAFETY: as above; the words are not used behind this.
+        let (count, word) = unsafe { (api::count(ctx), |at| api::word(ctx, at)) };
+        calls::with_reads(|reads| reads.executes(access, count, word));
     }
 }
 
@@ -289,21 +305,30 @@ fn lacks_copies() -> bool {
 
 impl Main {
     /// What the command of this name is.
-    fn kind(&self, name: &[u8]) -> Kind {
+    fn kind(&self, name: &[u8]) -> (Kind, Access) {
         let mut lower = [0u8; 64];
-        let Some(room) = lower.get_mut(..name.len()) else { return Kind::Sent };
+        let Some(room) = lower.get_mut(..name.len()) else { return (Kind::Sent, Access::Later) };
         room.copy_from_slice(name);
         room.make_ascii_lowercase();
         let known = self.kinds.borrow().get(&*room).copied();
         known.unwrap_or_else(|| {
-            let kind = std::str::from_utf8(room).map_or(Kind::Harmless, |name| kind_of(self.api, name));
+            let kind = std::str::from_utf8(room).map_or((Kind::Harmless, Access::Later), |name| kind_of(self.api, name));
             // What is no command is told by the server, and not kept here.
-            if kind != Kind::Harmless || self.kinds.borrow().len() < KINDS_MAX {
+            if kind.0 != Kind::Harmless || self.kinds.borrow().len() < KINDS_MAX {
                 self.kinds.borrow_mut().insert(room.to_vec(), kind);
             }
             kind
         })
     }
+}
+
+/// The server has changed a key.
+unsafe extern "C" fn on_key(_ctx: *mut Ctx, _kind: c_int, _event: *const c_char, key: *mut Text) -> c_int {
+    if MAIN.get().is_some_and(|main| main.leads.get()) {
+        // SAFETY: a text of the server, which lives during this call.
+        calls::with_reads(|reads| reads.is_on().then(|| reads.changed(unsafe { api::bytes(key) })));
+    }
+    api::OK
 }
 
 /// `CONFIG SET replica-read-only no`: a server that follows would take writes of its own.
@@ -491,6 +516,8 @@ fn be(role: Role, take_over: Option<u64>) {
     let leads = role == Role::Leads;
     main().leads.set(leads);
     if leads {
+        let has_lease = shared().has_lease.load(Ordering::Acquire);
+        calls::with_reads(|reads| reads.begin(has_lease));
         shared().gate.hold()
     } else {
         shared().gate.cut()
@@ -562,7 +589,10 @@ fn try_take_over() {
 unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     let seen = shared().seen();
     let (role, waits) = (with(|s| in_words(&s.role)), shared().gate.waiting());
-    let texts = [("group", role), ("leader", seen.leader), ("trouble", seen.trouble)];
+    let reads = if shared().has_lease.load(Ordering::Acquire) { "lease" } else { "entry" };
+    let texts = [("group", role), ("leader", seen.leader), ("trouble", seen.trouble), ("reads", reads.to_owned())];
+    let counts = &shared().gate.counts;
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let servers: Vec<(String, String)> = (0..).zip(&seen.servers).map(|(n, of)| (format!("server{n}"), in_a_line(of))).collect();
     let servers = servers.iter().map(|(name, line)| (name.as_str(), line.clone()));
     let texts: Vec<(&str, String)> = texts.into_iter().chain(servers).collect();
@@ -572,6 +602,9 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
         ("members", seen.members),
         ("proposals_under_way", seen.pending),
         ("replies_waiting", waits),
+        ("replies_at_once", of(&counts.at_once)),
+        ("replies_after_write", of(&counts.after_write)),
+        ("replies_after_entry", of(&counts.after_entry)),
         ("in_sync", u64::from(seen.in_sync)),
         ("copies", seen.copies),
     ];

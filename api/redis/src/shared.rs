@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
 /// A descriptor that is readable after [`Bell::ring`], until [`Bell::hush`].
@@ -136,6 +136,8 @@ pub struct Shared {
     pub applied: AtomicU64,
     /// How often that was looked at.
     pub looks: AtomicU64,
+    /// This server reads by a lease while it leads ([`crate::gate::LEASE`]).
+    pub has_lease: AtomicBool,
     /// A port of this host where nobody answers.
     pub nobody: u16,
     _nobody: TcpListener,
@@ -203,6 +205,7 @@ impl Shared {
             copies: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             looks: AtomicU64::new(0),
+            has_lease: AtomicBool::new(false),
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),

@@ -66,11 +66,11 @@ fn what_is_written_leaves_when_its_turn_is_confirmed_and_not_before() {
     gate.hold();
     assert_eq!(write(&gate, fd, b"a"), Some(1));
     assert_eq!(write(&gate, source, b"set a"), Some(5));
-    assert!(gate.end_turn());
+    assert!(gate.end_turn(&mut Reads::default()));
     assert_eq!(all(&gate), (Some(1), b"set a".to_vec()));
     assert_eq!(write(&gate, fd, b"b"), Some(1));
     assert_eq!(gate.write(other, &[b"c", b"d"], || unreachable!()), Some(2));
-    assert!(gate.end_turn());
+    assert!(gate.end_turn(&mut Reads::default()));
     assert_eq!(all(&gate), (Some(2), Vec::new()), "a turn that only read is confirmed, too");
     assert_eq!((read(&mut one), read(&mut two)), ((vec![], false), (vec![], false)));
     let mut slow = Vec::new();
@@ -89,7 +89,7 @@ fn a_turn_is_confirmed_by_what_holds_all_of_its_stream() {
     gate.hold();
     write(&gate, fd, b"a").unwrap();
     write(&gate, source, b"0123456789").unwrap();
-    gate.end_turn();
+    gate.end_turn(&mut Reads::default());
     let mut out = Vec::new();
     let mut take = || gate.take(&mut out, 4);
     assert_eq!(take(), Taken { ticket: None, is_any: true, cut: None });
@@ -101,7 +101,7 @@ fn a_turn_is_confirmed_by_what_holds_all_of_its_stream() {
     write(&gate, source, b"lost").unwrap();
     close_as_server(&gate, source);
     write(&gate, fd, b"b").unwrap();
-    assert!(gate.end_turn());
+    assert!(gate.end_turn(&mut Reads::default()));
     assert_eq!((gate.take(&mut out, 100).ticket, gate.caught()), (None, None));
     gate.cut();
     close_as_server(&gate, fd);
@@ -115,7 +115,7 @@ fn clients_of_a_server_that_leads_no_more_are_cut_off() {
     write(&gate, fd, b"not decided").unwrap();
     write(&gate, other, b"neither").unwrap();
     close_as_server(&gate, other);
-    gate.end_turn();
+    gate.end_turn(&mut Reads::default());
     gate.cut();
     assert_eq!((read(&mut one), read(&mut two)), ((vec![], true), (vec![], true)));
     assert_eq!(write(&gate, fd, b"from the server's own buffer"), Some(28), "it goes nowhere");
@@ -136,7 +136,7 @@ fn a_client_that_goes_when_leadership_does_leaves_nothing_to_the_next_of_its_num
     let ((one, fd), (_source, source)) = (client(&gate), catch(&gate));
     gate.hold();
     write(&gate, fd, b"first").unwrap();
-    gate.end_turn();
+    gate.end_turn(&mut Reads::default());
     drop(one);
     write(&gate, fd, b"second").unwrap();
     gate.release(1, &mut Vec::new());
@@ -149,7 +149,7 @@ fn a_client_that_goes_when_leadership_does_leaves_nothing_to_the_next_of_its_num
     assert!(gate.accepted(fd));
     gate.hold();
     write(&gate, fd, b"hello").unwrap();
-    assert!(gate.end_turn());
+    assert!(gate.end_turn(&mut Reads::default()));
     gate.release(all(&gate).0.unwrap(), &mut Vec::new());
     assert_eq!(read(&mut next).0, b"hello");
     [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
@@ -162,7 +162,7 @@ fn what_the_server_closes_gets_its_last_reply_first() {
     gate.hold();
     write(&gate, fd, b"+OK\r\n").unwrap();
     close_as_server(&gate, fd);
-    gate.end_turn();
+    gate.end_turn(&mut Reads::default());
     assert_eq!(read(&mut one), (vec![], false));
     gate.release(1, &mut Vec::new());
     assert_eq!(read(&mut one), (b"+OK\r\n".to_vec(), true));
@@ -184,7 +184,7 @@ fn a_client_that_reads_slowly_gets_everything_and_the_server_waits_for_it() {
                 came += read(&mut one).0.len();
             }
         }
-        gate.end_turn();
+        gate.end_turn(&mut Reads::default());
         let ticket = all(&gate).0.unwrap_or(0);
         gate.release(ticket, &mut slow);
         gate.resume(&mut slow);
@@ -195,6 +195,68 @@ fn a_client_that_reads_slowly_gets_everything_and_the_server_waits_for_it() {
     }
     assert!(was_full && came == written && slow.is_empty());
     [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
+}
+
+#[test]
+fn within_a_lease_replies_leave_at_once_but_for_those_that_show_what_is_not_decided() {
+    use crate::reads::{Access, Keys};
+    let gate = Gate::default();
+    let (mut reads, mut clients) = (Reads::default(), [(); 3].map(|()| client(&gate)));
+    let (_source, source) = catch(&gate);
+    reads.begin(true);
+    gate.hold();
+    let fds = [0, 1, 2].map(|at| clients[at].1);
+    let run = |reads: &mut Reads, at: usize, words: [&str; 2], reply: &[u8]| {
+        let keys = Keys { first: 1, last: 1, step: 1 };
+        reads.reads_from(fds[at]);
+        let access = if words[0] == "get" { Access::Reads(keys) } else { Access::Writes(keys) };
+        reads.executes(access, 2, |at| words[at].as_bytes());
+        write(&gate, fds[at], reply).unwrap();
+    };
+    let mut told = |at: usize| String::from_utf8(read(&mut clients[at].0).0).unwrap();
+    let later = |ms: u64| gate.set_lease(now_ns() + ms * 1_000_000);
+    run(&mut reads, 0, ["get", "a"], b"1");
+    assert!(gate.end_turn(&mut reads), "without a lease an entry is needed");
+    assert_eq!((told(0).as_str(), all(&gate)), ("", (Some(1), vec![])));
+    gate.release(1, &mut Vec::new());
+    assert_eq!(told(0), "1");
+    later(10_000);
+    run(&mut reads, 0, ["get", "a"], b"1");
+    assert!(!gate.end_turn(&mut reads));
+    assert_eq!((told(0).as_str(), all(&gate)), ("1", (None, vec![])));
+    // One writes, one reads that, and one something else.
+    run(&mut reads, 0, ["set", "a"], b"+OK");
+    write(&gate, source, b"set a 2").unwrap();
+    run(&mut reads, 1, ["get", "a"], b"2");
+    run(&mut reads, 2, ["get", "b"], b"b");
+    assert!(gate.end_turn(&mut reads));
+    assert_eq!([told(0), told(1), told(2)], ["", "", "b"]);
+    run(&mut reads, 1, ["get", "b"], b"b");
+    run(&mut reads, 2, ["get", "a"], b"2");
+    gate.end_turn(&mut reads);
+    assert_eq!([told(1), told(2)], ["", ""], "in the order of its commands; and it shows what is not decided");
+    assert_eq!(all(&gate), (Some(2), b"set a 2".to_vec()), "one entry for all of them");
+    gate.release(2, &mut Vec::new());
+    assert_eq!([told(0), told(1), told(2)], ["+OK", "2b", "2"]);
+    run(&mut reads, 2, ["get", "a"], b"2");
+    gate.end_turn(&mut reads);
+    assert_eq!(told(2), "2", "it is decided");
+    // An operator's command is to be confirmed, and its client waits.
+    let turn = gate.turn();
+    run(&mut reads, 2, ["get", "a"], b"2");
+    assert!(gate.end_turn(&mut reads) && told(2).is_empty());
+    gate.release(all(&gate).0.filter(|ticket| *ticket >= turn).unwrap(), &mut Vec::new());
+    assert_eq!(told(2), "2");
+    // A lease that ends soon is renewed; one that has ended is none.
+    later(30);
+    run(&mut reads, 2, ["get", "a"], b"2");
+    assert!(gate.end_turn(&mut reads) && gate.take(&mut Vec::new(), 1).is_any, "an entry for the lease alone");
+    told(2);
+    gate.set_lease(now_ns());
+    run(&mut reads, 2, ["get", "a"], b"2");
+    assert!(gate.end_turn(&mut reads) && told(2).is_empty());
+    gate.cut();
+    fds.into_iter().chain([source]).for_each(|fd| close_as_server(&gate, fd));
 }
 
 #[test]
@@ -238,7 +300,7 @@ proptest! {
                     stream.extend(bytes);
                 }
                 3 => {
-                    gate.end_turn();
+                    gate.end_turn(&mut Reads::default());
                     if std::mem::take(&mut touched) {
                         ends.push((std::array::from_fn(|n| written[n].len()), stream.len()));
                     }
