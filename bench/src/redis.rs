@@ -85,6 +85,13 @@ pub struct Args {
     pub report: Option<PathBuf>,
 }
 
+impl Args {
+    /// Where nothing is read, the module decides.
+    fn reads_by(&self) -> Option<&String> {
+        Some(&self.reads_by).filter(|_| self.reads > 0)
+    }
+}
+
 /// Arguments of the helper.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HelperArgs {
@@ -433,7 +440,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         let mut samples = Samples::default();
         for kill in 1..=args.kills {
             ui.progress(format!("{replicas} replicas: kill {kill} of {}", args.kills));
-            samples.push(kill_leader(&rig, ((&module, &args.reads_by), replicas), &mut servers, kill, ui)?);
+            samples.push(kill_leader(&rig, ((&module, args.reads_by()), replicas), &mut servers, kill, ui)?);
         }
         failovers.push((replicas, samples));
     }
@@ -456,7 +463,7 @@ fn begin(rig: &mut Rig, args: &Args, servers: &mut Servers, module: &Path, repli
         let master = rig.lab().ipv4(1, 0).to_string();
         let of = ["--replicaof".to_owned(), master, port.to_string()];
         start(rig, servers, host, port, if host == 1 { &[] } else { &of })?;
-        start_member(rig, servers, host, (module, &args.reads_by), replicas)?;
+        start_member(rig, servers, host, (module, args.reads_by()), replicas)?;
         wait_until_in_sync(rig, host, replicas, ui)?;
     }
     let replicated = format!("slave{}", replicas - 2);
@@ -513,8 +520,8 @@ fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
     command.arg("--address").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, of.port)).to_string());
     for (name, number) in
         [("--clients", of.clients), ("--pipeline", of.pipeline), ("--wait", of.wait.into()), ("--size", args.size)]
-        .into_iter()
-        .chain((args.reads > 0).then_some(("--reads", args.reads)))
+            .into_iter()
+            .chain((args.reads > 0).then_some(("--reads", args.reads)))
     {
         command.arg(name).arg(number.to_string());
     }
@@ -572,7 +579,13 @@ fn leading_server(rig: &Rig, replicas: u16, ui: &Ui) -> Result<u16> {
 
 /// From `kill -9` of the leading server to the first answer to a write that a client elsewhere
 /// began after it.
-fn kill_leader(rig: &Rig, (module, replicas): ((&Path, &str), u16), servers: &mut Servers, kill: u32, ui: &Ui) -> Result<u64> {
+fn kill_leader(
+    rig: &Rig,
+    (module, replicas): ((&Path, Option<&String>), u16),
+    servers: &mut Servers,
+    kill: u32,
+    ui: &Ui,
+) -> Result<u64> {
     let leader = leading_server(rig, replicas, ui)?;
     let client = if leader == 1 { 2 } else { 1 };
     let port = of_group(replicas);
@@ -587,13 +600,20 @@ fn kill_leader(rig: &Rig, (module, replicas): ((&Path, &str), u16), servers: &mu
     Ok(took)
 }
 
-fn start_member(rig: &Rig, servers: &mut Servers, host: u16, (module, reads_by): (&Path, &str), replicas: u16) -> Result<()> {
+fn start_member(
+    rig: &Rig,
+    servers: &mut Servers,
+    host: u16,
+    (module, reads_by): (&Path, Option<&String>),
+    replicas: u16,
+) -> Result<()> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let port = of_group(replicas);
     let (address, group) = (SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string(), group(replicas));
     let socket = text(rig.socket(host));
-    let more = ["--loadmodule", &text(module), "group", &group, "socket", &socket, "address", &address, "reads", reads_by];
-    let more = more.map(str::to_owned);
+    let more = ["--loadmodule", &text(module), "group", &group, "socket", &socket, "address", &address];
+    let reads = reads_by.iter().flat_map(|by| ["reads", by.as_str()]);
+    let more: Vec<String> = more.into_iter().chain(reads).map(str::to_owned).collect();
     start(rig, servers, host, port, &more)
 }
 

@@ -845,7 +845,11 @@ fn a_leader_that_answers_reads_at_once_says_nothing_old_when_another_one_leads()
         let next = wait_for("another server is in sync", || (1..=3).find(|host| *host != leader && of.is_in_sync(*host)));
         let (mut at_once, before) = (0, Instant::now());
         // It stands still where its server could not tell from the socket that it is gone.
-        if round % 2 == 0 { of.w.signal_agent(leader, libc::SIGSTOP) } else { of.w.kill_agent(leader) };
+        if round % 2 == 0 {
+            of.w.signal_agent(leader, libc::SIGSTOP)
+        } else {
+            of.w.kill_agent(leader)
+        };
         let _ = ask(&of.w, next, "FIDE LEAD FORCE");
         let written = format!("SET key new{round}");
         loop {
@@ -864,7 +868,11 @@ fn a_leader_that_answers_reads_at_once_says_nothing_old_when_another_one_leads()
         let told = old.hear().unwrap_or_default();
         assert!(told != round.to_string(), "round {round}: old, {:?} after the agent's end", before.elapsed());
         println!("round {round}: another server writes {:?} after the agent's end; {at_once} reads before", before.elapsed());
-        if round % 2 == 0 { of.w.signal_agent(leader, libc::SIGCONT) } else { of.start_agent(leader) };
+        if round % 2 == 0 {
+            of.w.signal_agent(leader, libc::SIGCONT)
+        } else {
+            of.start_agent(leader)
+        };
         (1..=3).for_each(|host| of.is_ready(host));
     }
     of.agree();

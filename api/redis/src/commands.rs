@@ -55,8 +55,23 @@ impl Kind {
 
 /// Commands without keys of their own that answer at once; what is not known to do so may answer later.
 const AT_ONCE: [&str; 17] = [
-    "multi", "exec", "discard", "watch", "unwatch", "auth", "hello", "command", "config", "info", "time", "role", "lastsave",
-    "dbsize", "scan", "keys", "randomkey",
+    "multi",
+    "exec",
+    "discard",
+    "watch",
+    "unwatch",
+    "auth",
+    "hello",
+    "command",
+    "config",
+    "info",
+    "time",
+    "role",
+    "lastsave",
+    "dbsize",
+    "scan",
+    "keys",
+    "randomkey",
 ];
 
 /// What a command has to do with keys: of one element of the answer to `COMMAND INFO`.

@@ -614,7 +614,12 @@ impl Course {
         let (host, address) = place(kept(b)?)?;
         let is_leader = term == 0 || is_place(host, address);
         let is_offset = offset == u64::MAX || offset <= OFFSET_MAX * 2;
-        if term > TERM_MAX || !is_offset || !is_leader || lease_ms.max(lease_max_ms) > LEASE_MAX_MS || count.max(failing) > HOLDERS_MAX as u64 {
+        if term > TERM_MAX
+            || !is_offset
+            || !is_leader
+            || lease_ms.max(lease_max_ms) > LEASE_MAX_MS
+            || count.max(failing) > HOLDERS_MAX as u64
+        {
             return None;
         }
         let member = u16::try_from(member).ok()?;

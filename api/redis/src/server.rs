@@ -103,8 +103,7 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str =
-        "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry]";
+    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
