@@ -774,6 +774,50 @@ fn a_stopped_leader_that_wakes_up_answers_nothing_that_is_not_decided() {
     of.agree();
 }
 
+/// The connection by which the leader's stream comes is a client to it: an operator who ends clients ends that, too. The stream goes on, and nothing is lost.
+#[test]
+fn a_leader_leads_on_whichever_clients_are_killed() {
+    let Some(of) = Servers::up(3, "huc") else { return };
+    let term = ask(&of.w, 1, "FIDE STATUS");
+    let kills = ["CLIENT KILL TYPE replica", "CLIENT KILL TYPE replica SKIPME no", "CLIENT KILL LADDR", "CLIENT KILL SKIPME yes"];
+    let mut writer = Client::open(&of.w, 1).unwrap();
+    let mut written = 0;
+    for round in 0..20 {
+        let mut operator = Client::open(&of.w, 1).unwrap();
+        let kill = match kills[round % kills.len()] {
+            "CLIENT KILL LADDR" => {
+                let list = operator.ask("CLIENT LIST TYPE replica").unwrap();
+                let address = list.split(' ').find_map(|field| field.strip_prefix("laddr=")).map(str::to_owned);
+                // The one before has not come back yet.
+                let Some(address) = address else { continue };
+                format!("CLIENT KILL LADDR {address} SKIPME yes")
+            }
+            kill => kill.to_owned(),
+        };
+        // Within one turn of the server: what is written is of its stream's last part.
+        let incr: &[&str] = &["INCR", "n"];
+        let kill: Vec<&str> = kill.split(' ').collect();
+        for words in [incr, &kill, incr, incr] {
+            operator.say(words).unwrap();
+        }
+        let answers: Vec<String> = (0..4).map(|_| operator.hear().unwrap()).collect();
+        assert_eq!([&answers[0], &answers[2], &answers[3]], [1, 2, 3].map(|n| format!(":{}", written + n)).each_ref());
+        assert!(answers[1] != ":0", "{kill:?}: {answers:?}");
+        written += 3;
+        if writer.ask("INCR n").is_ok() {
+            written += 1;
+        } else {
+            writer = Client::open(&of.w, 1).unwrap();
+            written = writer.ask("GET n").unwrap().parse().unwrap();
+        }
+    }
+    assert_eq!(ask(&of.w, 1, "GET n"), written.to_string());
+    let now = ask(&of.w, 1, "FIDE STATUS");
+    let term_of = |status: &str| status.split("term :").nth(1).map(|rest| rest.split(' ').next().unwrap().to_owned());
+    assert!(term_of(&now).is_some() && term_of(&now) == term_of(&term), "{now}");
+    of.agree();
+}
+
 /// Of `INFO fide`.
 fn count(w: &World, host: u16, name: &str) -> u64 {
     let info = ask(w, host, "INFO fide");

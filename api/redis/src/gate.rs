@@ -50,6 +50,8 @@ mod kind {
     pub const SOURCE: u8 = 2;
     /// A client that is told nothing more.
     pub const CUT: u8 = 3;
+    /// A connection of this module, to which everything passes.
+    pub const OWN: u8 = 4;
 }
 
 /// Bytes for one client, in the order of the server's writes.
@@ -147,8 +149,10 @@ struct Flow {
     end: Option<u64>,
     /// Bytes of it, since it is caught.
     caught: u64,
-    /// It has a gap: no turn can be confirmed any more.
+    /// It is not all that the server has done: no turn can be confirmed any more.
     is_broken: bool,
+    /// The connection was closed by which it was caught, and what the server did since is asked for.
+    gap: Option<Gap>,
     ticket: u64,
     /// Turns up to this ticket are confirmed.
     released: u64,
@@ -161,6 +165,14 @@ struct Flow {
     /// An entry is wanted for the lease alone, and when one was asked for.
     renews: bool,
     renewed_ns: u64,
+}
+
+/// Behind these bytes of the stream some are missing.
+#[derive(Debug)]
+struct Gap {
+    at: u64,
+    /// The last turn that had ended before.
+    ticket: u64,
 }
 
 /// How many replies have left in which way.
@@ -268,24 +280,34 @@ impl Gate {
         let Some(slot) = self.slot(fd) else { return Some(pass()) };
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         match slot.kind.load(Ordering::Acquire) {
-            kind::CLIENT => self.write_to_client(fd, slot, parts, pass),
+            kind::CLIENT | kind::OWN => self.write_to_client(fd, slot, parts, pass),
             kind::OTHER => Some(pass()),
-            kind::SOURCE => {
-                let mut flow = lock(&self.flow);
-                if self.source.load(Ordering::Acquire) == fd {
-                    parts.iter().for_each(|part| flow.stream.extend_from_slice(part));
-                    flow.caught += len as u64;
-                    self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
-                }
-                Some(len.cast_signed())
-            }
+            kind::SOURCE => Some(self.catch_bytes(fd, parts)),
             _ => Some(len.cast_signed()),
         }
     }
 
+    /// Of the server's stream.
+    fn catch_bytes(&self, fd: i32, parts: &[&[u8]]) -> isize {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut flow = lock(&self.flow);
+        if self.source.load(Ordering::Acquire) == fd {
+            parts.iter().for_each(|part| flow.stream.extend_from_slice(part));
+            flow.caught += len as u64;
+            self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
+        }
+        len.cast_signed()
+    }
+
     fn write_to_client(&self, fd: i32, slot: &Slot, parts: &[&[u8]], pass: impl FnOnce() -> isize) -> Option<isize> {
         let mut held = lock(&slot.held);
-        if !self.holds.load(Ordering::Acquire) {
+        let kind = slot.kind.load(Ordering::Acquire);
+        if kind == kind::SOURCE {
+            // Since a moment ago, by the group's thread.
+            drop(held);
+            return Some(self.catch_bytes(fd, parts));
+        }
+        if kind == kind::OWN || !self.holds.load(Ordering::Acquire) {
             // Under the lock, so that what is caught begins where this ends.
             let passed = pass();
             held.written += u64::try_from(passed).unwrap_or(0);
@@ -313,7 +335,9 @@ impl Gate {
             return false;
         }
         if self.source.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            lock(&self.flow).is_broken = true;
+            let mut flow = lock(&self.flow);
+            let gap = Gap { at: flow.caught, ticket: flow.ticket };
+            flow.is_broken |= flow.gap.replace(gap).is_some();
         }
         let mut held = lock(&slot.held);
         if slot.kind.load(Ordering::Acquire) == kind::CLIENT && !held.bytes.is_empty() {
@@ -342,12 +366,15 @@ impl Gate {
         let mut flow = lock(&self.flow);
         // Behind everything that was executed in the turn: a lease that is over later makes no reply wrong.
         let rest = Duration::from_nanos(self.lease_ns.load(Ordering::Acquire).saturating_sub(now_ns));
-        let is_at_once = !rest.is_zero() && !flow.is_broken && !std::mem::take(&mut flow.is_awaited);
+        let has_gap = flow.gap.is_some();
+        let is_at_once = !rest.is_zero() && !flow.is_broken && !std::mem::take(&mut flow.is_awaited) && !has_gap;
         let has_grown = flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0;
         if has_grown {
             let end = flow.caught;
             flow.ends.push_back(end);
         }
+        // What is missing may be of this turn.
+        let has_grown = has_grown || has_gap;
         let asks = !flow.is_broken && (reads.is_on() && has_grown || !is_at_once && !replies.is_empty());
         if asks {
             flow.ticket += 1;
@@ -376,7 +403,7 @@ impl Gate {
             }
         }
         let renews = is_at_once && has_replies && flow.renew(rest, now_ns);
-        let is_asked = !flow.ended.is_empty() || flow.waiting() > 0 || flow.is_broken || renews;
+        let is_asked = !flow.ended.is_empty() || flow.waiting() > 0 || flow.is_broken || has_gap || renews;
         drop(flow);
         self.counts.at_once.fetch_add(at_once.len() as u64, Ordering::Relaxed);
         let mut stuck = Vec::new();
@@ -467,6 +494,48 @@ impl Gate {
     /// written there. Only while nothing is held.
     #[must_use]
     pub fn catch(&self, connection: &TcpStream) -> Option<u64> {
+        self.catch_with(connection, |flow| {
+            *flow = Flow { ticket: flow.ticket, released: flow.ticket, ..Flow::default() };
+            true
+        })
+    }
+
+    /// The connection by which the stream was caught is closed: behind how many bytes of it.
+    #[must_use]
+    pub fn gap(&self) -> Option<u64> {
+        let flow = lock(&self.flow);
+        flow.gap.as_ref().filter(|_| !flow.is_broken).map(|gap| gap.at)
+    }
+
+    /// The stream is caught again, by another connection: how many bytes the server had written there. They are to be [filled in](Self::fill) behind
+    /// the gap, but for its answer to PSYNC.
+    #[must_use]
+    pub fn catch_again(&self, connection: &TcpStream) -> Option<u64> {
+        self.catch_with(connection, |flow| flow.gap.is_some() && !flow.is_broken)
+    }
+
+    /// What was missing: the turns that have ended since wrote it, or come behind it.
+    pub fn fill(&self, bytes: &[u8]) {
+        let mut flow = lock(&self.flow);
+        let Some(gap) = flow.gap.take() else { return };
+        let len = bytes.len() as u64;
+        let at = flow.stream.len() - (flow.caught - gap.at) as usize;
+        flow.stream.splice(at..at, bytes.iter().copied());
+        flow.caught += len;
+        flow.ends.iter_mut().filter(|end| **end > gap.at).for_each(|end| *end += len);
+        flow.ended.iter_mut().filter(|(ticket, _)| *ticket > gap.ticket).for_each(|(_, end)| *end += len);
+        self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
+    }
+
+    /// What the server writes to the other end of this connection of ours passes, whatever waits for the group. `false`: the server has not accepted it yet.
+    #[must_use]
+    pub fn admit(&self, connection: &TcpStream) -> bool {
+        let found = self.find(connection).map(|(_, slot)| slot.kind.store(kind::OWN, Ordering::Release));
+        found.is_some()
+    }
+
+    /// The server's end of a connection of ours.
+    fn find(&self, connection: &TcpStream) -> Option<(i32, &Slot)> {
         let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
         let ends = |stream: &TcpStream| Some((canonical(stream.local_addr().ok()?), canonical(stream.peer_addr().ok()?)));
         let (here, there) = ends(connection)?;
@@ -476,18 +545,22 @@ impl Gate {
             // Both ends: connections to two addresses of the server may come from one port.
             ends(&stream) == Some((there, here))
         };
-        (0..=self.highest.load(Ordering::Relaxed)).find_map(|fd| {
-            let slot = self.slot(fd)?;
-            let held = lock(&slot.held);
-            if slot.kind.load(Ordering::Acquire) != kind::CLIENT || !is_it(fd) {
-                return None;
-            }
-            let mut flow = lock(&self.flow);
-            *flow = Flow { ticket: flow.ticket, released: flow.ticket, ..Flow::default() };
-            self.source.store(fd, Ordering::Release);
-            slot.kind.store(kind::SOURCE, Ordering::Release);
-            Some(held.written)
-        })
+        let is_client = |slot: &Slot| [kind::CLIENT, kind::OWN].contains(&slot.kind.load(Ordering::Acquire));
+        let slots = (0..=self.highest.load(Ordering::Relaxed)).filter_map(|fd| Some((fd, self.slot(fd)?)));
+        slots.into_iter().find(|(fd, slot)| is_client(slot) && is_it(*fd))
+    }
+
+    fn catch_with(&self, connection: &TcpStream, begins: impl FnOnce(&mut Flow) -> bool) -> Option<u64> {
+        let (fd, slot) = self.find(connection)?;
+        let held = lock(&slot.held);
+        let mut flow = lock(&self.flow);
+        // The server may have closed it meanwhile.
+        if ![kind::CLIENT, kind::OWN].contains(&slot.kind.load(Ordering::Acquire)) || !begins(&mut flow) {
+            return None;
+        }
+        self.source.store(fd, Ordering::Release);
+        slot.kind.store(kind::SOURCE, Ordering::Release);
+        Some(held.written)
     }
 
     /// Nothing is caught any more.
@@ -498,7 +571,9 @@ impl Gate {
     /// Appends what was caught, at most `max` bytes. A turn is confirmed by what holds all of its stream.
     pub fn take(&self, out: &mut Vec<u8>, max: usize) -> Taken {
         let mut flow = lock(&self.flow);
-        let len = flow.waiting().min(max);
+        // What is missing comes first.
+        let until = flow.gap.as_ref().map_or(flow.caught, |gap| gap.at);
+        let len = flow.waiting().saturating_sub((flow.caught - until) as usize).min(max);
         out.extend_from_slice(&flow.stream[flow.taken..flow.taken + len]);
         flow.taken += len;
         if flow.waiting() == 0 {
@@ -517,7 +592,9 @@ impl Gate {
             flow.ends.pop_front();
         }
         let mut ticket = None;
-        while let Some((next, _)) = flow.ended.front().filter(|(_, end)| *end <= proposed && !flow.is_broken) {
+        let last = flow.gap.as_ref().map_or(u64::MAX, |gap| gap.ticket);
+        let is_whole = |(next, end): &(u64, u64)| *end <= proposed && *next <= last;
+        while let Some((next, _)) = flow.ended.front().filter(|turn| is_whole(turn) && !flow.is_broken) {
             ticket = Some(*next);
             flow.ended.pop_front();
         }

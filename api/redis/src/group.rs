@@ -1171,6 +1171,11 @@ impl Worker {
 
     /// The server's own stream comes by the gate; its connection only has to stay.
     fn keep_source(&mut self) -> Result<(), String> {
+        if matches!(self.state, State::Leading { .. })
+            && let Some(at) = self.shared.gate.gap()
+        {
+            self.resume_source(at).map_err(|e| format!("this server has ended its own stream, which does not go on: {e}"))?;
+        }
         let State::Leading { source, proposed, acked, acked_offset, .. } = &mut self.state else { return Ok(()) };
         if has_hung_up(&source.get_ref().stream) || self.shared.gate.caught().is_none() {
             return Err("this server has ended its own stream".into());
@@ -1182,6 +1187,19 @@ impl Worker {
             let ack = format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
             let _ = source.get_mut().write(ack.as_bytes());
         }
+        Ok(())
+    }
+
+    /// The connection by which the stream comes was closed (`CLIENT KILL`), behind so many bytes of it: it goes on from there.
+    fn resume_source(&mut self, at: u64) -> io::Result<()> {
+        let State::Leading { source: of_leader, .. } = &mut self.state else { return Ok(()) };
+        let (gate, offset) = (&self.shared.gate, self.shared.origin.load(Ordering::Acquire) + at);
+        let account = self.shared.accounts().own;
+        let mut source = replication::resume(&self.settings.own, &account, offset, |stream| gate.admit(stream))?;
+        let total = gate.catch_again(&source.get_ref().stream).ok_or(io::ErrorKind::ConnectionReset)?;
+        gate.fill(&replication::rest(&mut source, total)?);
+        source.get_ref().stream.set_nonblocking(true)?;
+        *of_leader = source;
         Ok(())
     }
 

@@ -101,21 +101,37 @@ pub enum Sync {
 /// # Errors
 /// What it answered, or that it did not.
 pub fn ask_info(address: &str, account: &Account, section: &str) -> io::Result<String> {
-    let mut server = connect(address, account, Duration::from_millis(500))?;
-    let len = asked(&mut server, &["INFO", section])?;
+    info(&mut connect(address, account, Duration::from_millis(500), |_| true)?, section)
+}
+
+fn info(server: &mut BufReader<Counted>, section: &str) -> io::Result<String> {
+    let len = asked(server, &["INFO", section])?;
     let len = len.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()).filter(|len| *len <= LINE_MAX);
     let mut text = vec![0; len.ok_or_else(|| wrong("INFO is not answered by a text"))?];
     server.read_exact(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn connect(address: &str, account: &Account, patience: Duration) -> io::Result<BufReader<Counted>> {
+/// `admits`: the server's end is known, and what it writes there comes.
+fn connect(
+    address: &str,
+    account: &Account,
+    patience: Duration,
+    admits: impl Fn(&TcpStream) -> bool,
+) -> io::Result<BufReader<Counted>> {
     let resolved = std::net::ToSocketAddrs::to_socket_addrs(address)?.next();
     let resolved = resolved.ok_or_else(|| wrong(format!("no address {address}")))?;
     let stream = TcpStream::connect_timeout(&resolved, patience.min(Duration::from_secs(2)))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
+    let until = Instant::now() + patience;
+    while !admits(&stream) {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
     let mut server = BufReader::with_capacity(1 << 16, Counted { stream, read: 0 });
     let shown = match (account.user.as_str(), account.password.as_str()) {
         (_, "") => return Ok(server),
@@ -141,7 +157,7 @@ pub fn attach(
     position: Option<(&str, u64)>,
     needs_stream: bool,
 ) -> io::Result<(BufReader<Counted>, Sync)> {
-    let mut server = connect(address, account, PATIENCE)?;
+    let mut server = connect(address, account, PATIENCE, |_| true)?;
     if !needs_stream {
         // All data come as they are made, and need no disk there; the stream would not follow them by itself.
         asked(&mut server, &["REPLCONF", "capa", "eof"])?;
@@ -167,10 +183,31 @@ pub fn attach(
 /// # Errors
 /// What the server answered, or that it did not.
 pub fn position(address: &str, account: &Account) -> io::Result<(String, u64)> {
-    let info = ask_info(address, account, "replication")?;
+    position_in(&ask_info(address, account, "replication")?)
+}
+
+fn position_in(info: &str) -> io::Result<(String, u64)> {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
     let offset = field("master_repl_offset:").and_then(|offset| offset.parse().ok());
     field("master_replid:").zip(offset).ok_or_else(|| wrong("INFO names no replication id and offset"))
+}
+
+/// Becomes a replica of this host's own server again, of its stream behind so many bytes.
+///
+/// # Errors
+/// What the server answered, or that it did not, or keeps no more of its stream.
+pub fn resume(
+    address: &str,
+    account: &Account,
+    offset: u64,
+    admits: impl Fn(&TcpStream) -> bool,
+) -> io::Result<BufReader<Counted>> {
+    let mut server = connect(address, account, PATIENCE, admits)?;
+    let (id, _) = position_in(&info(&mut server, "replication")?)?;
+    // INFO's text ends with an empty line.
+    line(&mut server)?;
+    let answer = asked(&mut server, &["PSYNC", &id, &(offset + 1).to_string()])?;
+    if answer.starts_with("+CONTINUE") { Ok(server) } else { Err(wrong(format!("PSYNC is answered by {answer}"))) }
 }
 
 /// The leader's stream from byte `from` to byte `until`, if it still has that.

@@ -97,12 +97,65 @@ fn a_turn_is_confirmed_by_what_holds_all_of_its_stream() {
     assert_eq!(take(), Taken { ticket: Some(1), is_any: true, cut: Some(0) });
     assert_eq!(take(), Taken { ticket: None, is_any: false, cut: Some(0) });
     assert_eq!((out.as_slice(), gate.caught()), (&b"0123456789"[..], Some(10)));
-    // A stream that has ended confirms nothing any more.
+    // A stream that is not all confirms nothing any more.
     write(&gate, source, b"lost").unwrap();
-    close_as_server(&gate, source);
+    gate.break_off();
     write(&gate, fd, b"b").unwrap();
     assert!(gate.end_turn(&mut Reads::default()));
     assert_eq!((gate.take(&mut out, 100).ticket, gate.caught()), (None, None));
+    close_as_server(&gate, source);
+    gate.cut();
+    close_as_server(&gate, fd);
+}
+
+#[test]
+fn a_stream_whose_connection_is_closed_goes_on_by_another_one() {
+    let gate = Gate::default();
+    let ((mut one, fd), (_source, source)) = (client(&gate), catch(&gate));
+    gate.hold();
+    let end_turn = |expects: bool| assert_eq!(gate.end_turn(&mut Reads::default()), expects);
+    write(&gate, fd, b"1").unwrap();
+    write(&gate, source, b"set 1 ").unwrap();
+    end_turn(true);
+    // Two turns whose stream goes nowhere, while a part of what was before is taken.
+    close_as_server(&gate, source);
+    assert_eq!((gate.gap(), gate.caught()), (Some(6), None));
+    write(&gate, fd, b"2").unwrap();
+    end_turn(true);
+    let mut out = Vec::new();
+    assert_eq!(gate.take(&mut out, 4).ticket, None);
+    write(&gate, fd, b"3").unwrap();
+    end_turn(true);
+    assert_eq!(gate.take(&mut out, 100).ticket, Some(1), "what was before");
+    assert_eq!((out.as_slice(), gate.take(&mut Vec::new(), 100).is_any), (&b"set 1 "[..], false));
+    // The next one: what the server writes there passes, and is caught from somewhere on.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert!(!gate.admit(&own), "the server does not know it yet");
+    let next = listener.accept().unwrap().0.into_raw_fd();
+    assert!(gate.accepted(next) && gate.admit(&own));
+    write(&gate, next, b"+CONTINUE set 2 ").unwrap();
+    let mut passed = [0; 16];
+    own.read_exact(&mut passed).unwrap();
+    assert_eq!(gate.catch_again(&own), Some(16));
+    write(&gate, fd, b"4").unwrap();
+    write(&gate, next, b"set 4 ").unwrap();
+    end_turn(true);
+    assert!(!gate.take(&mut Vec::new(), 100).is_any, "what is missing comes first");
+    gate.fill(b"set 2 set 3 ");
+    assert_eq!((gate.gap(), gate.caught()), (None, Some(24)));
+    out.clear();
+    assert_eq!(gate.take(&mut out, 8).ticket, None, "a turn in the gap may have written all of it");
+    assert_eq!(gate.take(&mut out, 100), Taken { ticket: Some(4), is_any: true, cut: Some(0) });
+    assert_eq!(out, b"set 2 set 3 set 4 ");
+    gate.release(4, &mut Vec::new());
+    assert_eq!(read(&mut one).0, b"1234");
+    // One that is closed before the gap is filled is one too many.
+    close_as_server(&gate, next);
+    let (_own, again) = (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0.into_raw_fd());
+    assert!(gate.accepted(again) && gate.catch_again(&_own).is_some());
+    close_as_server(&gate, again);
+    assert_eq!((gate.gap(), gate.caught()), (None, None));
     gate.cut();
     close_as_server(&gate, fd);
 }
