@@ -818,6 +818,36 @@ fn a_leader_leads_on_whichever_clients_are_killed() {
     of.agree();
 }
 
+/// With `hung-after` a leader that stands still is replaced; it takes no write that the next one has not.
+#[test]
+fn a_leader_that_hangs_is_replaced_where_that_is_wanted() {
+    for reads in ["entry", "lease"] {
+        let Some(of) = Servers::up_as(3, "huc", "trust-contract", &[], &["hung-after", "400", "reads", reads]) else { return };
+        let mut leader = 1;
+        for (round, how) in ["stopped", "asleep", "stopped"].into_iter().enumerate() {
+            let mut old = Client::open(&of.w, leader).unwrap();
+            assert_eq!(old.ask(&format!("SET key {round}")).unwrap(), "+OK");
+            let server = of.servers[usize::from(leader) - 1].as_ref().unwrap();
+            match how {
+                "stopped" => server.signal(libc::SIGSTOP),
+                _ => old.say(&["DEBUG", "SLEEP", "4"]).unwrap(),
+            }
+            let (hung, began) = (leader, Instant::now());
+            leader = wait_for("another server takes writes", || {
+                (1..=3).find(|host| *host != hung && ask(&of.w, *host, &format!("SET key new{round}")) == "+OK")
+            });
+            println!("{how}, reads {reads}: h{leader} takes writes {:?} after that", began.elapsed());
+            old.say(&["GET", "key"]).unwrap();
+            server.signal(libc::SIGCONT);
+            // The answer to DEBUG SLEEP was not decided, either.
+            let told = old.hear().unwrap_or_default();
+            assert!(told.is_empty() || told.starts_with('-'), "{told}");
+            of.is_ready(hung);
+        }
+        of.agree();
+    }
+}
+
 /// Of `INFO fide`.
 fn count(w: &World, host: u16, name: &str) -> u64 {
     let info = ask(w, host, "INFO fide");

@@ -44,6 +44,9 @@ const OTHERS_MAY_SPEAK: Duration = Duration::from_millis(500);
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// An operator's word that this server shall lead is void behind this.
 const FORCE_MAX: Duration = Duration::from_secs(2);
+/// A server whose main thread has not gone on for so long lets others take over, for so long.
+const HANGS_AFTER: Duration = Duration::from_millis(300);
+const HANGS_LONG: Duration = Duration::from_secs(3);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -70,6 +73,8 @@ pub struct Settings {
     pub lag_max: Duration,
     /// Reads need no entry within a lease; none: as the group's policy suggests.
     pub reads_by_lease: Option<bool>,
+    /// Others take over from a leader whose main thread has not gone on for so long.
+    pub hung_after: Option<Duration>,
     /// The server's directory.
     pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
@@ -157,6 +162,11 @@ pub struct Worker {
     members: Vec<u16>,
     /// Of the servers that lead or are on the list: whose process has ended.
     ended: BTreeSet<u64>,
+    /// Of the same: which do not go on.
+    hung: BTreeSet<u64>,
+    /// Turns of this server's main thread, and when there was a new one.
+    turns: u64,
+    moved: Instant,
     /// Since when the group has no leader.
     headless: Option<Instant>,
     /// Since when this host is no member, while this server leads.
@@ -340,6 +350,10 @@ impl Worker {
         // A dead server's clients go to the next one at once, however long the kernel takes to take
         // down its data. Where the agent cannot see to it, they wait for the kernel.
         let _ = fide.end_connections(&settings.ports);
+        if let Some(limit) = settings.hung_after {
+            let progress = fide.progress(limit).map_err(|e| format!("the agent does not look at this server's progress: {e}"))?;
+            *shared.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        }
         let options = Options { path: settings.socket.clone(), ..Options::default() };
         let group = Group::open_with(&settings.group, options).map_err(text)?;
         let (generation, policy) = generation(&settings)?;
@@ -359,6 +373,9 @@ impl Worker {
             state: State::Nothing { since: Instant::now() },
             members: Vec::new(),
             ended: BTreeSet::new(),
+            hung: BTreeSet::new(),
+            turns: 0,
+            moved: Instant::now(),
             headless: None,
             outside: None,
             asked_term: 0,
@@ -632,7 +649,8 @@ impl Worker {
             self.propose(Proposal::Resign { term })?;
         }
         let leads = self.course.leader.as_ref().is_some_and(|leader| {
-            !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
+            let lives = !self.ended.contains(&leader.client) && !self.hung.contains(&leader.client);
+            !self.course.resigned && lives && self.members.contains(&leader.member)
         });
         // An operator's word counts for what was true when it was given.
         if self.forced_at.is_some_and(|(at, discards)| at.elapsed() >= FORCE_MAX || leads && !discards && !self.is_in_sync()) {
@@ -648,7 +666,13 @@ impl Worker {
         if matches!(self.state, State::Leading { .. }) && headless >= LEAD_AGAIN {
             self.stop(); // what waits is not known to be decided
         }
+        let turns = self.shared.turns.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.turns, turns) != turns {
+            self.moved = Instant::now();
+        }
         let is_able = match &self.state {
+            // Its main thread could not take over.
+            _ if self.moved.elapsed() >= HANGS_AFTER && headless < HANGS_LONG => false,
             // Who has much to apply lets others ask first.
             State::Following { feed, .. } if self.is_in_sync() => {
                 let to_apply = feed.whole().unwrap_or(0).saturating_sub(self.shared.applied.load(Ordering::Acquire));
@@ -1242,6 +1266,7 @@ impl Worker {
         let own = self.group.client();
         let watched: Vec<(u64, String)> = leader.chain(holders).filter(|(client, _)| *client != own).collect();
         self.ended.retain(|client| watched.iter().any(|(of, _)| of == client));
+        self.hung.retain(|client| watched.iter().any(|(of, _)| of == client));
         for (client, host) in watched {
             let target = format!("{}@{host}", self.settings.name);
             if let Ok(monitored) = self.fide.monitor(&target, Resources::default()) {
@@ -1259,16 +1284,19 @@ impl Worker {
         if let fide_client::Event::Lost { .. } = event {
             self.monitor(); // it may have been among them
         }
+        use fide_client::Event::{Confirmed, Failure, Hung, Progressing};
         // An end that was inferred may be confirmed later.
-        if let fide_client::Event::Failure(verdict) | fide_client::Event::Confirmed(verdict) = event
-            && verdict.grade == fide_client::wire::verdict::Grade::Certain
-            && let Some(name) = &verdict.subject.name
-        {
-            let is_it = |host: &str| **name == *format!("{}@{host}", self.settings.name);
-            let leader = self.course.leader.iter().filter(|leader| is_it(&leader.host)).map(|leader| leader.client);
-            let holders = self.course.holders.iter().filter(|(_, holder)| is_it(&holder.host)).map(|(client, _)| *client);
-            let ended: Vec<u64> = leader.chain(holders).collect();
-            self.ended.extend(ended);
+        let (Failure(verdict) | Confirmed(verdict) | Hung(verdict) | Progressing(verdict)) = event else { return };
+        let Some(name) = &verdict.subject.name else { return };
+        let is_it = |host: &str| **name == *format!("{}@{host}", self.settings.name);
+        let leader = self.course.leader.iter().filter(|leader| is_it(&leader.host)).map(|leader| leader.client);
+        let holders = self.course.holders.iter().filter(|(_, holder)| is_it(&holder.host)).map(|(client, _)| *client);
+        let these: Vec<u64> = leader.chain(holders).collect();
+        match event {
+            Hung(_) => self.hung.extend(these),
+            Progressing(_) => self.hung.retain(|client| !these.contains(client)),
+            _ if verdict.grade == fide_client::wire::verdict::Grade::Certain => self.ended.extend(these),
+            _ => {}
         }
     }
 

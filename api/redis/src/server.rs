@@ -35,6 +35,9 @@ const BACKLOG: u64 = 16 << 20;
 const LAG_MAX_MS: u64 = 2_000;
 const LAG_MAX_LEAST_MS: u64 = 300;
 
+/// A server's loop turns ten times a second when nothing happens.
+const HUNG_AFTER_LEAST_MS: u64 = 300;
+
 /// Without these under their own names nothing works.
 const NEEDED: [&str; 7] = ["command", "config", "replicaof", "psync", "replconf", "info", "auth"];
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
@@ -103,14 +106,14 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry]";
+    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry] [hung-after MILLISECONDS]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads"].contains(&key.as_str()) {
+        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after"].contains(&key.as_str()) {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -140,6 +143,12 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
             "lag-max {lag_max_ms}: a healthy server says only every 100 ms what it has: at least {LAG_MAX_LEAST_MS}"
         ));
     }
+    let hung_after_ms = number("hung-after", 0)?;
+    if hung_after_ms > 0 && hung_after_ms < HUNG_AFTER_LEAST_MS {
+        return Err(format!(
+            "hung-after {hung_after_ms}: a server that has nothing to do moves every 100 ms: at least {HUNG_AFTER_LEAST_MS}, or 0 for never"
+        ));
+    }
     let reads = match given.get("reads").copied() {
         None => None,
         Some("lease") => Some(true),
@@ -162,6 +171,7 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         min_copies,
         lag_max: Duration::from_millis(lag_max_ms),
         reads_by_lease: reads,
+        hung_after: (hung_after_ms > 0).then(|| Duration::from_millis(hung_after_ms)),
         dir: PathBuf::from(setting(api, "dir")),
         lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
         group,
@@ -386,6 +396,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
     const AFTER: u64 = 1;
     main().lacks_copies.set(lacks_copies());
+    shared().moves();
     // Whatever becomes of this server meanwhile: what it shows others may have been mended.
     if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
         with(|s| s.asked = Instant::now());

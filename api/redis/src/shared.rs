@@ -2,11 +2,12 @@
 
 use crate::gate::Gate;
 use crate::replication::Accounts;
+use fide_client::Progress;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A descriptor that is readable after [`Bell::ring`], until [`Bell::hush`].
@@ -138,6 +139,10 @@ pub struct Shared {
     pub looks: AtomicU64,
     /// This server reads by a lease while it leads ([`crate::gate::LEASE`]).
     pub has_lease: AtomicBool,
+    /// By which this host's agent sees that the main thread goes on, if it is to look at that.
+    pub progress: Mutex<Option<Progress>>,
+    /// Turns of the main thread's loop.
+    pub turns: AtomicU64,
     /// A port of this host where nobody answers.
     pub nobody: u16,
     _nobody: TcpListener,
@@ -206,11 +211,19 @@ impl Shared {
             applied: AtomicU64::new(0),
             looks: AtomicU64::new(0),
             has_lease: AtomicBool::new(false),
+            progress: Mutex::default(),
+            turns: AtomicU64::new(0),
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),
             seen: Mutex::default(),
         })
+    }
+
+    /// The main thread goes on.
+    pub fn moves(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Progress::tick);
     }
 
     /// As what this module comes to servers.
