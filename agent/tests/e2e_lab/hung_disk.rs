@@ -17,14 +17,14 @@ const FLOOD: usize = 3_000;
 const GROWTH_MAX_KB: u64 = 32 << 10;
 
 /// A file system of the test's own, on a loop device.
-struct Disk {
+pub(super) struct Disk {
     dir: tempfile::TempDir,
     /// Thaws and unmounts it when its standard input is closed: also where this process is killed.
     keeper: Child,
 }
 
 /// Thaws a disk at the latest when it is dropped: before the agents, which could not end otherwise.
-struct Frozen<'a>(&'a Disk);
+pub(super) struct Frozen<'a>(&'a Disk);
 
 fn ran(program: &str, arguments: &[&str]) -> Result<(), String> {
     let out = Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(|e| format!("{program}: {e}"))?;
@@ -32,7 +32,7 @@ fn ran(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Disk {
-    fn new(test: &str) -> Option<Self> {
+    pub(super) fn new(test: &str) -> Option<Self> {
         if !root() {
             return None;
         }
@@ -62,7 +62,7 @@ impl Disk {
         self.dir.path().join("disk")
     }
 
-    fn freeze(&self) -> Frozen<'_> {
+    pub(super) fn freeze(&self) -> Frozen<'_> {
         ran("fsfreeze", &["-f", self.at().to_str().unwrap()]).unwrap();
         Frozen(self)
     }
@@ -83,7 +83,7 @@ impl Drop for Frozen<'_> {
 
 /// Three hosts, of which the first has its files on this disk, and writes down beside it what its
 /// hook was told.
-fn world(disk: &Disk) -> Option<World> {
+pub(super) fn world(disk: &Disk) -> Option<World> {
     let mut w = Setup::hosts(3).empty().up()?;
     let (dir, at) = (w.lab.host_dir(1).display().to_string(), disk.at().display().to_string());
     let head = w.head(1, "h1", "2ms");

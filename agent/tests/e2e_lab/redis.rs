@@ -3,6 +3,7 @@
 use crate::common::{PATIENCE, Pins, Process, Setup, World, again, until, wait_for};
 use crate::e2e_lab::fence::all_fenced_within;
 use crate::e2e_lab::groups::{self, order};
+use crate::e2e_lab::hung_disk::{self, Disk};
 use crate::e2e_lab::witness::{SWITCHES_OFF, Witnesses};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
@@ -846,6 +847,39 @@ fn a_leader_that_hangs_is_replaced_where_that_is_wanted() {
         }
         of.agree();
     }
+}
+
+/// The disk of the leader's agent hangs, so that it tells its server of no entry of a durable group. Operators are answered meanwhile, and another one leads.
+#[test]
+fn a_leader_whose_log_is_not_written_answers_operators_and_lets_another_lead() {
+    if !available() {
+        return;
+    }
+    let Some(disk) = Disk::new("a leader whose log is not written") else { return };
+    let Some(w) = hung_disk::world(&disk) else { return };
+    let names = (1..=3).map(|host| format!("h{host}")).collect();
+    let (engine, policy) = ("huc".into(), "trust-contract".into());
+    order(&w, 1, GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names, durable: true, fresh: false }).unwrap();
+    let mut of = Servers { w, servers: Vec::new(), _pins: None, witnesses: None, of_the_module: Vec::new() };
+    for host in 1..=3 {
+        of.servers.push(Some(server(&of.w, host, &[])));
+        of.is_ready(host);
+    }
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("SET key 1").unwrap(), "+OK");
+    let frozen = disk.freeze();
+    client.say(&["SET", "key", "2"]).unwrap();
+    assert_eq!(ask(&of.w, 1, "PING"), "+PONG");
+    assert!(ask(&of.w, 1, "INFO fide").contains("fide_group:") && of.status(1).contains("role "));
+    let began = Instant::now();
+    let leader = wait_for("another server takes writes", || [2, 3].into_iter().find(|host| ask(&of.w, *host, "SET key 3") == "+OK"));
+    println!("h{leader} takes writes {:?} later", began.elapsed());
+    assert!(!client.hear().unwrap_or_default().starts_with('+'));
+    until("it says why", || of.status(1).contains("its disk does not take the log"));
+    drop(frozen);
+    of.is_ready(1);
+    assert_eq!(ask(&of.w, leader, "GET key"), "3");
+    of.agree();
 }
 
 /// Of `INFO fide`.

@@ -53,26 +53,13 @@ impl Kind {
     }
 }
 
-/// Commands without keys of their own that answer at once; what is not known to do so may answer later.
-const AT_ONCE: [&str; 17] = [
-    "multi",
-    "exec",
-    "discard",
-    "watch",
-    "unwatch",
-    "auth",
-    "hello",
-    "command",
-    "config",
-    "info",
-    "time",
-    "role",
-    "lastsave",
-    "dbsize",
-    "scan",
-    "keys",
-    "randomkey",
+/// Commands that answer at once, and show nothing of the data.
+const PLAIN: [&str; 22] = [
+    "fide", "ping", "echo", "select", "time", "info", "role", "config", "command", "auth", "hello", "acl", "lastsave", "latency",
+    "slowlog", "module", "multi", "discard", "watch", "unwatch", "quit", "reset",
 ];
+/// Others without keys of their own that answer at once; what is not known to do so may answer later.
+const AT_ONCE: [&str; 5] = ["exec", "dbsize", "scan", "keys", "randomkey"];
 
 /// What a command has to do with keys: of one element of the answer to `COMMAND INFO`.
 #[must_use]
@@ -83,7 +70,7 @@ pub fn access(command: &Tree) -> Access {
     if name == "client" {
         return Access::Client;
     }
-    if ["ping", "echo", "select"].contains(&&*name) {
+    if PLAIN.contains(&&*name) {
         return Access::Nothing;
     }
     let kind = Kind::of(command);
@@ -184,7 +171,8 @@ mod tests {
         assert_eq!(of("blpop", &["write", "blocking"], &["@list"], &["RW"], [1, -2, 1]), Access::Later);
         assert_eq!(of("sort", &["write", "movablekeys"], &["@write"], &["RO"], [1, 1, 1]), Access::Other);
         assert_eq!(of("pfcount", &["readonly"], &["@read"], &["RW"], [1, -1, 1]), Access::Other);
-        assert_eq!(of("watch", &["noscript", "fast"], &["@transaction"], &["RO"], [1, -1, 1]), Access::Other);
+        assert_eq!(of("watch", &["noscript", "fast"], &["@transaction"], &["RO"], [1, -1, 1]), Access::Nothing);
+        assert_eq!(of("fide", &["module", "admin"], &[], &[], none), Access::Nothing);
         assert_eq!(of("eval", &["noscript", "movablekeys"], &["@scripting"], &["RW"], none), Access::Other);
         assert_eq!(of("flushall", &["write"], &["@write"], &[], none), Access::Other);
         assert_eq!(of("ping", &["fast"], &["@connection"], &[], none), Access::Nothing);

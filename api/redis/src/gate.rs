@@ -173,6 +173,8 @@ struct Gap {
     at: u64,
     /// The last turn that had ended before.
     ticket: u64,
+    /// They are there; where commands end in them is known when the present turn ends.
+    is_filled: bool,
 }
 
 /// How many replies have left in which way.
@@ -336,8 +338,8 @@ impl Gate {
         }
         if self.source.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             let mut flow = lock(&self.flow);
-            let gap = Gap { at: flow.caught, ticket: flow.ticket };
-            flow.is_broken |= flow.gap.replace(gap).is_some();
+            let gap = Gap { at: flow.caught, ticket: flow.ticket, is_filled: false };
+            flow.is_broken |= flow.gap.replace(gap).is_some_and(|former| !former.is_filled);
         }
         let mut held = lock(&slot.held);
         if slot.kind.load(Ordering::Acquire) == kind::CLIENT && !held.bytes.is_empty() {
@@ -366,8 +368,9 @@ impl Gate {
         let mut flow = lock(&self.flow);
         // Behind everything that was executed in the turn: a lease that is over later makes no reply wrong.
         let rest = Duration::from_nanos(self.lease_ns.load(Ordering::Acquire).saturating_sub(now_ns));
-        let has_gap = flow.gap.is_some();
-        let is_at_once = !rest.is_zero() && !flow.is_broken && !std::mem::take(&mut flow.is_awaited) && !has_gap;
+        flow.gap.take_if(|gap| gap.is_filled);
+        let (has_gap, is_awaited) = (flow.gap.is_some(), std::mem::take(&mut flow.is_awaited));
+        let is_at_once = !rest.is_zero() && !flow.is_broken && !is_awaited && !has_gap;
         let has_grown = flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0;
         if has_grown {
             let end = flow.caught;
@@ -375,18 +378,17 @@ impl Gate {
         }
         // What is missing may be of this turn.
         let has_grown = has_grown || has_gap;
-        let asks = !flow.is_broken && (reads.is_on() && has_grown || !is_at_once && !replies.is_empty());
+        let (ticket, released) = (flow.ticket + 1, flow.released);
+        reads.end_turn(has_grown.then_some(ticket), released);
+        let has_replies = !replies.is_empty();
+        let (mut at_once, replies): (Vec<_>, Vec<_>) = replies.into_iter().partition(|(fd, _)| reads.is_plain(*fd, released));
+        let wants_entry = reads.is_on() && has_grown || !is_at_once && !replies.is_empty() || is_awaited;
+        let asks = wants_entry && !flow.is_broken;
         if asks {
-            flow.ticket += 1;
-            let (ticket, end) = (flow.ticket, flow.caught);
+            let end = flow.caught;
+            flow.ticket = ticket;
             flow.ended.push_back((ticket, end));
         }
-        let (ticket, released) = (flow.ticket, flow.released);
-        if reads.is_on() {
-            reads.end_turn(has_grown.then_some(ticket), released);
-        }
-        let has_replies = !replies.is_empty();
-        let mut at_once = Vec::new();
         // What is broken is not confirmed, and does not leave.
         for (fd, end) in replies.into_iter().filter(|_| is_at_once || asks) {
             let (waits, count) = if is_at_once {
@@ -504,26 +506,28 @@ impl Gate {
     #[must_use]
     pub fn gap(&self) -> Option<u64> {
         let flow = lock(&self.flow);
-        flow.gap.as_ref().filter(|_| !flow.is_broken).map(|gap| gap.at)
+        flow.gap.as_ref().filter(|gap| !gap.is_filled && !flow.is_broken).map(|gap| gap.at)
     }
 
     /// The stream is caught again, by another connection: how many bytes the server had written there. They are to be [filled in](Self::fill) behind
     /// the gap, but for its answer to PSYNC.
     #[must_use]
     pub fn catch_again(&self, connection: &TcpStream) -> Option<u64> {
-        self.catch_with(connection, |flow| flow.gap.is_some() && !flow.is_broken)
+        self.catch_with(connection, |flow| flow.gap.as_ref().is_some_and(|gap| !gap.is_filled) && !flow.is_broken)
     }
 
-    /// What was missing: the turns that have ended since wrote it, or come behind it.
+    /// What was missing: the turns that have ended since wrote it, or come behind it. It is taken when the present turn has ended.
     pub fn fill(&self, bytes: &[u8]) {
         let mut flow = lock(&self.flow);
-        let Some(gap) = flow.gap.take() else { return };
-        let len = bytes.len() as u64;
-        let at = flow.stream.len() - (flow.caught - gap.at) as usize;
+        let caught = flow.caught;
+        let Some(gap) = flow.gap.as_mut().filter(|gap| !gap.is_filled) else { return };
+        gap.is_filled = true;
+        let (gap_at, ticket, len) = (gap.at, gap.ticket, bytes.len() as u64);
+        let at = flow.stream.len() - (caught - gap_at) as usize;
         flow.stream.splice(at..at, bytes.iter().copied());
         flow.caught += len;
-        flow.ends.iter_mut().filter(|end| **end > gap.at).for_each(|end| *end += len);
-        flow.ended.iter_mut().filter(|(ticket, _)| *ticket > gap.ticket).for_each(|(_, end)| *end += len);
+        flow.ends.iter_mut().filter(|end| **end > gap_at).for_each(|end| *end += len);
+        flow.ended.iter_mut().filter(|(of, _)| *of > ticket).for_each(|(_, end)| *end += len);
         self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
     }
 

@@ -47,6 +47,10 @@ const FORCE_MAX: Duration = Duration::from_secs(2);
 /// A server whose main thread has not gone on for so long lets others take over, for so long.
 const HANGS_AFTER: Duration = Duration::from_millis(300);
 const HANGS_LONG: Duration = Duration::from_secs(3);
+/// A leader that is to let another one lead waits so long for what it has answered before.
+const STEPS_DOWN_WITHIN: Duration = Duration::from_millis(200);
+/// A leader of which nothing is decided for so long, where others could lead, lets them: its agent's disk may not take the log.
+const STALLED: Duration = Duration::from_secs(1);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -164,6 +168,8 @@ pub struct Worker {
     ended: BTreeSet<u64>,
     /// Of the same: which do not go on.
     hung: BTreeSet<u64>,
+    /// When an entry came, or none was waited for.
+    decided_at: Instant,
     /// Turns of this server's main thread, and when there was a new one.
     turns: u64,
     moved: Instant,
@@ -212,8 +218,8 @@ pub struct Worker {
     unmonitored: bool,
     /// Why this server cannot go on, for the group's thread.
     failed: Option<String>,
-    /// An operator's word: in this term, behind this turn.
-    steps_down: Option<(u64, u64)>,
+    /// An operator's word: in this term, behind this turn, since when.
+    steps_down: Option<(u64, u64, Instant)>,
     /// Turns of the server that are confirmed, while it leads.
     confirmed: u64,
     /// Clients that read more slowly than they are answered.
@@ -374,6 +380,7 @@ impl Worker {
             members: Vec::new(),
             ended: BTreeSet::new(),
             hung: BTreeSet::new(),
+            decided_at: Instant::now(),
             turns: 0,
             moved: Instant::now(),
             headless: None,
@@ -524,6 +531,7 @@ impl Worker {
         self.say_what_fails()?;
         self.take_off_the_list()?;
         self.step_down()?;
+        self.look_at_stalls()?;
         self.show();
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -709,7 +717,7 @@ impl Worker {
                     self.begin_to_lead()?;
                 }
             }
-            ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn)),
+            ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn, Instant::now())),
             ToGroup::Force(discards) => (self.forced, self.forced_at) = (Some(0), Some((Instant::now(), *discards))),
             ToGroup::Follow if !self.is_own() => self.follow(),
             ToGroup::Follow => {}
@@ -720,13 +728,36 @@ impl Worker {
     /// What an operator has asked for, once the operator was answered.
     fn step_down(&mut self) -> Result<(), String> {
         let (confirmed, term) = (self.confirmed, self.course.term);
-        if let Some((asked, _)) = self.steps_down.take_if(|(asked, turn)| *asked != term || *turn <= confirmed)
+        // Nor does an operator wait for a group that decides nothing.
+        let is_due = |(asked, turn, at): &mut (u64, u64, Instant)| {
+            *asked != term || *turn <= confirmed || at.elapsed() >= STEPS_DOWN_WITHIN
+        };
+        if let Some((asked, ..)) = self.steps_down.take_if(is_due)
             && asked == term
             && self.is_own()
             && !self.course.resigned
         {
             self.propose(Proposal::Resign { term })?;
         }
+        Ok(())
+    }
+
+    /// A leader that does not hear what is decided is of no use to its clients.
+    fn look_at_stalls(&mut self) -> Result<(), String> {
+        let is_waiting = matches!(self.state, State::Leading { .. }) && self.group.pending() > 0;
+        if !is_waiting || self.course.in_sync() < 2 {
+            self.decided_at = Instant::now();
+        }
+        if self.decided_at.elapsed() < STALLED {
+            return Ok(());
+        }
+        self.decided_at = Instant::now();
+        let term = self.course.term;
+        self.resigned_term = term;
+        self.propose(Proposal::Resign { term })?;
+        self.stop();
+        let why = format!("nothing was decided here for {} s: the agent of this host is slow, or its disk does not take the log", STALLED.as_secs());
+        self.shared.to_server.push(ToServer::Be(Role::Waits(why)));
         Ok(())
     }
 
@@ -870,6 +901,7 @@ impl Worker {
     fn event(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Entry(entry) => {
+                self.decided_at = Instant::now();
                 let mut course = std::mem::take(&mut self.course);
                 let former_term = course.term;
                 let former = course.leader.as_ref().map(|leader| (leader.client, leader.lease_ms));
@@ -1222,6 +1254,8 @@ impl Worker {
         let mut source = replication::resume(&self.settings.own, &account, offset, |stream| gate.admit(stream))?;
         let total = gate.catch_again(&source.get_ref().stream).ok_or(io::ErrorKind::ConnectionReset)?;
         gate.fill(&replication::rest(&mut source, total)?);
+        // Its main thread ends a turn.
+        self.shared.to_server.bell.ring();
         source.get_ref().stream.set_nonblocking(true)?;
         *of_leader = source;
         Ok(())

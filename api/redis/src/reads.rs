@@ -1,5 +1,6 @@
 //! Which replies wait for which writes, while this server may answer at once: a reply that shows a write that is not decided waits for that write, and no other
-//! reply does.
+//! reply does. A reply that shows nothing of the data waits for nothing, whether this server may answer at once or not: operators are answered whatever the
+//! group does.
 //!
 //! What the server executes for a client in a turn of its loop is known by the descriptor that it has read from last, by the command, and by the command's keys.
 //! What cannot be attributed waits for everything that was written: commands whose keys are not known, replies to a client of which nothing was read in
@@ -37,7 +38,7 @@ impl Keys {
 /// What a command has to do with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing.
+    /// Nothing: what it answers shows nothing of the data.
     Nothing,
     /// It reads these, and nothing else.
     Reads(Keys),
@@ -52,7 +53,10 @@ pub enum Access {
 }
 
 /// Subcommands of `CLIENT` that answer at once, and change nothing about later answers.
-const CLIENT_NOW: [&[u8]; 8] = [b"setname", b"setinfo", b"id", b"getname", b"info", b"list", b"no-evict", b"no-touch"];
+const CLIENT_NOW: [&[u8]; 12] = [
+    b"setname", b"setinfo", b"id", b"getname", b"info", b"list", b"no-evict", b"no-touch", b"kill", b"unblock", b"pause",
+    b"unpause",
+];
 
 /// Of a client.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +66,8 @@ struct Client {
     /// What it was told then shows writes up to this ticket, and of the turn itself.
     shows: u64,
     shows_turn: bool,
+    /// All that was executed then shows nothing of the data.
+    is_plain: bool,
     /// The ticket for which everything waits that is written to it.
     waits: u64,
     /// Answers may come at any time.
@@ -133,8 +139,10 @@ impl Reads {
         let access = match access {
             Access::Client => {
                 let is_now = count > 1 && CLIENT_NOW.iter().any(|now| word(1).eq_ignore_ascii_case(now));
-                if is_now { Access::Other } else { Access::Later }
+                if is_now { Access::Nothing } else { Access::Later }
             }
+            // Without a lease everything waits for an entry, whatever it shows.
+            Access::Reads(_) | Access::Writes(_) if !self.is_on => Access::Other,
             access => access,
         };
         let (mut shows, mut shows_turn) = (0, false);
@@ -160,17 +168,18 @@ impl Reads {
         }
         // Later answers come without a client that is read from.
         let is_later = access == Access::Later;
-        self.shows(shows, shows_turn, is_later);
+        self.shows(shows, shows_turn, is_later, access == Access::Nothing);
     }
 
     /// What is executed shows that much to the client that is read from.
-    fn shows(&mut self, shows: u64, shows_turn: bool, is_later: bool) {
+    fn shows(&mut self, shows: u64, shows_turn: bool, is_later: bool, is_plain: bool) {
         let (turn, Some(fd)) = (self.turn, self.current) else { return };
         let client = self.client(fd);
         let is_first = client.turn != turn;
         if is_first {
-            *client = Client { turn, shows: 0, shows_turn: false, ..*client };
+            *client = Client { turn, shows: 0, shows_turn: false, is_plain: true, ..*client };
         }
+        client.is_plain &= is_plain && !client.is_later && !is_later;
         client.shows = client.shows.max(shows);
         client.shows_turn |= shows_turn;
         client.is_later |= is_later;
@@ -183,7 +192,7 @@ impl Reads {
     pub fn changed(&mut self, key: &[u8]) {
         let key = self.hash(key);
         self.written.insert(key);
-        self.shows(0, true, false);
+        self.shows(0, true, false, false);
     }
 
     /// A turn ends: with this ticket, if something was written to replicas in it. All up to `decided` is.
@@ -225,6 +234,15 @@ impl Reads {
             client.waits = client.waits.max(last);
         }
         client.waits
+    }
+
+    /// Behind the turn's end: whether what was written to this client in it shows nothing of the data, and nothing else was before that waits still.
+    #[must_use]
+    pub fn is_plain(&mut self, fd: i32, decided: u64) -> bool {
+        let turn = self.turn;
+        let Ok(fd) = usize::try_from(fd) else { return false };
+        let client = self.client(fd);
+        client.turn + 1 == turn && client.is_plain && client.waits <= decided
     }
 
     /// What was written to this client waits for that ticket at least, and so does what follows.
@@ -308,7 +326,28 @@ mod tests {
         run(&mut reads, 8, GET, &["get", "b"]);
         run(&mut reads, 5, SET, &["set", "c", "1"]);
         reads.end_turn(Some(2), 1);
-        assert_eq!([7, 8].map(|fd| reads.waits(fd)), [1, 2]);
+        assert_eq!([7, 8].map(|fd| reads.waits(fd)), [0, 2]);
+    }
+
+    #[test]
+    fn what_shows_nothing_of_the_data_is_plain() {
+        let mut reads = Reads::default();
+        reads.begin(false);
+        run(&mut reads, 5, Access::Nothing, &["info"]);
+        run(&mut reads, 6, Access::Nothing, &["info"]);
+        run(&mut reads, 6, GET, &["get", "a"]);
+        run(&mut reads, 7, Access::Client, &["client", "list"]);
+        reads.end_turn(None, 0);
+        assert_eq!([5, 6, 7, 8].map(|fd| reads.is_plain(fd, 0)), [true, false, true, false]);
+        reads.must_wait(6, 1);
+        run(&mut reads, 6, Access::Nothing, &["ping"]);
+        run(&mut reads, 8, Access::Later, &["subscribe", "c"]);
+        reads.end_turn(None, 0);
+        assert_eq!([5, 6, 8].map(|fd| reads.is_plain(fd, 0)), [false; 3], "nothing was executed; the order of replies; messages");
+        run(&mut reads, 6, Access::Nothing, &["ping"]);
+        run(&mut reads, 8, Access::Nothing, &["ping"]);
+        reads.end_turn(None, 1);
+        assert_eq!([6, 8].map(|fd| reads.is_plain(fd, 1)), [true, false]);
     }
 
     #[test]

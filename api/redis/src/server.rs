@@ -298,7 +298,7 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
-    } else if main.leads.get() && calls::with_reads(|reads| reads.is_on()) {
+    } else if main.leads.get() {
         // Outside of the state: the server is asked about a command that it has not been asked about.
         let access = main.kind(name).1;
         // SAFETY: as above; the words are not used behind this.

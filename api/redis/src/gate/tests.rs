@@ -144,6 +144,8 @@ fn a_stream_whose_connection_is_closed_goes_on_by_another_one() {
     assert!(!gate.take(&mut Vec::new(), 100).is_any, "what is missing comes first");
     gate.fill(b"set 2 set 3 ");
     assert_eq!((gate.gap(), gate.caught()), (None, Some(24)));
+    assert!(!gate.take(&mut Vec::new(), 100).is_any, "where commands end is not known yet");
+    end_turn(true);
     out.clear();
     assert_eq!(gate.take(&mut out, 8).ticket, None, "a turn in the gap may have written all of it");
     assert_eq!(gate.take(&mut out, 100), Taken { ticket: Some(4), is_any: true, cut: Some(0) });
