@@ -4,8 +4,8 @@
 //! ```text
 //! lead    u8 11 u64 term  u32 lease_ms                        u16 length, host  text address
 //! resign  u8 3  u64 term
-//! stream  u8 5  u64 term  u64 start  u64 ticket  u64 cut      bytes
-//! anew    u8 6  as stream
+//! stream  u8 12 u64 term  u64 start  u64 ticket  u64 cut  u64 wall_ms  bytes
+//! anew    u8 13 as stream
 //! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
 //! out     u8 8  u64 term  u64 client
 //! has     u8 9  u64 term  u64 former  u64 offset  u16 length, set  u16 length, host  text address
@@ -85,6 +85,8 @@ pub enum Proposal<'a> {
         ticket: u64,
         /// So many bytes at the stream's end belong to a command that is not whole yet; they may have begun in an entry before.
         cut: u64,
+        /// The leader's clock, ms since 1970.
+        wall_ms: u64,
         /// As the server wrote them to its replicas.
         bytes: &'a [u8],
     },
@@ -207,10 +209,10 @@ impl<'a> Proposal<'a> {
                 Some(Self::Lead { term, lease_ms, host, address })
             }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
-            5 | 6 => {
+            12 | 13 => {
                 let (start, ticket) = (number(&mut bytes)?, number(&mut bytes)?);
-                let cut = number(&mut bytes)?;
-                Some(Self::Stream { term, anew: kind == 6, start, ticket, cut, bytes })
+                let (cut, wall_ms) = (number(&mut bytes)?, number(&mut bytes)?);
+                Some(Self::Stream { term, anew: kind == 13, start, ticket, cut, wall_ms, bytes })
             }
             7 => {
                 let breaks = small(&mut bytes)?;
@@ -252,9 +254,9 @@ impl<'a> Proposal<'a> {
                 out.extend_from_slice(&lease_ms.to_le_bytes());
                 write_place(out, host, address);
             }
-            Self::Stream { term, anew, start, ticket, cut, bytes } => {
-                out.push(if anew { 6 } else { 5 });
-                [term, start, ticket, cut].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+            Self::Stream { term, anew, start, ticket, cut, wall_ms, bytes } => {
+                out.push(if anew { 13 } else { 12 });
+                [term, start, ticket, cut, wall_ms].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
                 out.extend_from_slice(bytes);
             }
             Self::Holds { term, breaks, holder } => {
@@ -373,6 +375,8 @@ pub enum Meaning<'a> {
         ticket: u64,
         /// Bytes at the end of what is decided by now that belong to a command that is not whole.
         cut: u64,
+        /// The leader's clock when it proposed them.
+        wall_ms: u64,
         /// The bytes.
         bytes: &'a [u8],
     },
@@ -452,7 +456,7 @@ impl Course {
                 Meaning::Leads
             }
             Some(Proposal::Stream { start, .. }) if start > OFFSET_MAX => Meaning::Malformed,
-            Some(Proposal::Stream { term, anew, start, ticket, cut, bytes }) if term == self.term && leads => {
+            Some(Proposal::Stream { term, anew, start, ticket, cut, wall_ms, bytes }) if term == self.term && leads => {
                 let follows = !anew && self.offset == Some(start);
                 // A cut command begins at the earliest where the last one had ended.
                 let before = if follows { self.cut } else { 0 };
@@ -462,7 +466,7 @@ impl Course {
                     self.breaks = self.breaks.wrapping_add(1);
                     self.holders.values_mut().for_each(|holder| holder.is_whole = false);
                 }
-                Meaning::Decided { start, follows, ticket, cut: self.cut, bytes }
+                Meaning::Decided { start, follows, ticket, cut: self.cut, wall_ms, bytes }
             }
             Some(Proposal::Holds { term, breaks, holder }) if term == self.term && !is_leader => {
                 let is_new = !self.holders.contains_key(&client);
@@ -679,7 +683,7 @@ mod tests {
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
-        written(Proposal::Stream { term, anew: false, start, ticket: 7, cut: 0, bytes })
+        written(Proposal::Stream { term, anew: false, start, ticket: 7, cut: 0, wall_ms: 5, bytes })
     }
 
     #[test]
@@ -696,14 +700,14 @@ mod tests {
         let mut course = Course::default();
         course.apply(11, 1, &lead(1));
         let (first, second) = (stream(1, 100, b"SET"), stream(1, 103, b"DEL"));
-        let decided = Meaning::Decided { start: 100, follows: false, ticket: 7, cut: 0, bytes: b"SET" };
+        let decided = Meaning::Decided { start: 100, follows: false, ticket: 7, cut: 0, wall_ms: 5, bytes: b"SET" };
         assert_eq!(course.apply(11, 1, &first), decided);
         assert_eq!(course.apply(22, 2, &lead(2)), Meaning::Leads);
         assert_eq!(course.apply(11, 1, &second), Meaning::Void);
         assert_eq!(course.apply(11, 1, &written(Proposal::Resign { term: 1 })), Meaning::Void);
         let next = stream(2, 103, b"SADD");
         assert_eq!(course.apply(33, 3, &next), Meaning::Void, "it does not lead");
-        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 103, follows: true, ticket: 7, cut: 0, bytes: b"SADD" });
+        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 103, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"SADD" });
     }
 
     #[test]
@@ -712,8 +716,8 @@ mod tests {
         course.apply(11, 1, &lead(1));
         course.apply(11, 1, &stream(1, 0, b"SET"));
         course.apply(22, 2, &lead(2));
-        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, bytes: b"" });
-        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, cut: 0, bytes: b"" });
+        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" });
+        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" });
         assert_eq!(Course::of_snapshot(b""), None);
     }
 
@@ -789,7 +793,7 @@ mod tests {
         assert_eq!((course.in_sync(), course.read_by_all()), (1, None));
         (0..2).for_each(|_| _ = course.apply(33, 3, &holds(3, 2, breaks, 9, true)));
         assert_eq!(course.in_sync(), 2);
-        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, bytes: b"" });
+        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" });
         course.apply(22, 2, &anew);
         assert_eq!((course.in_sync(), course.breaks), (1, breaks + 1));
         // What was said before that was known is not of these data.
@@ -856,7 +860,7 @@ mod tests {
     #[test]
     fn a_command_that_its_leader_did_not_finish_is_void() {
         let mut course = Course::default();
-        let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, bytes });
+        let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, wall_ms: 5, bytes });
         course.apply(11, 1, &lead(1));
         course.apply(11, 1, &piece(1, 0, 0, b"SET"));
         course.apply(11, 1, &piece(1, 3, 2, b"DELSE"));
@@ -866,7 +870,7 @@ mod tests {
         course.apply(22, 2, &lead(2));
         assert_eq!((course.offset, course.cut), (Some(6), 0));
         let next = piece(2, 6, 0, b"GET");
-        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 6, follows: true, ticket: 7, cut: 0, bytes: b"GET" });
+        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 6, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"GET" });
         // No more can be cut than there is since the last whole one.
         course.apply(22, 2, &piece(2, 9, 99, b"SET"));
         assert_eq!((course.offset, course.whole()), (Some(12), Some(9)));

@@ -1,6 +1,7 @@
 //! What has the group open, and the thread for it: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
 //! while it follows, and finds out what the server should be.
 
+use crate::clocks::Clocks;
 use crate::copies::Copies;
 use crate::course::{Course, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
 use crate::feed::{Feed, MEMORY_MAX};
@@ -79,6 +80,8 @@ pub struct Settings {
     pub reads_by_lease: Option<bool>,
     /// Others take over from a leader whose main thread has not gone on for so long.
     pub hung_after: Option<Duration>,
+    /// A server whose clock differs more from the leader's is not in sync; none: any is.
+    pub clock_skew_max: Option<Duration>,
     /// The server's directory.
     pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
@@ -203,6 +206,9 @@ pub struct Worker {
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
     copies: Copies,
+    clocks: Clocks,
+    /// This server's clock is off: in words.
+    is_off: String,
     /// Bytes of the stream that were read since this server has said what it has, when that was, and for which term.
     unsaid: usize,
     said: Option<Instant>,
@@ -400,6 +406,8 @@ impl Worker {
             is_whole: false,
             is_lost: false,
             copies: Copies::new(Instant::now()),
+            clocks: Clocks::default(),
+            is_off: String::new(),
             unsaid: 0,
             said: None,
             said_term: 0,
@@ -525,6 +533,7 @@ impl Worker {
             self.verdict(&event);
         }
         self.claim()?;
+        self.look_at_clocks();
         self.look_for_a_leader()?;
         self.begin_to_lead()?;
         self.say_what_is_held()?;
@@ -679,6 +688,7 @@ impl Worker {
             self.moved = Instant::now();
         }
         let is_able = match &self.state {
+            State::Following { .. } if !self.is_off.is_empty() => false,
             // Its main thread could not take over.
             _ if self.moved.elapsed() >= HANGS_AFTER && headless < HANGS_LONG => false,
             // Who has much to apply lets others ask first.
@@ -740,6 +750,26 @@ impl Worker {
             self.propose(Proposal::Resign { term })?;
         }
         Ok(())
+    }
+
+    /// Keys would expire too early here, or too late.
+    fn look_at_clocks(&mut self) {
+        let follows = matches!(self.state, State::Following { .. });
+        let max_ms = self.settings.clock_skew_max.map(|max| max.as_millis() as u64).filter(|_| follows);
+        let off_ms = max_ms.and_then(|max_ms| self.clocks.is_off(Instant::now(), max_ms));
+        if off_ms.is_some() == !self.is_off.is_empty() {
+            return;
+        }
+        self.is_off = off_ms.map_or_else(String::new, |off_ms| {
+            let (by, how) = (off_ms.unsigned_abs(), if off_ms > 0 { "ahead of" } else { "behind" });
+            format!(
+                "the clock of {} is {by} ms {how} the leader's: this server is not in sync, because keys would expire at other times here; set the \
+                 clock (chrony, ntpd), or see clock-skew-max",
+                self.host
+            )
+        });
+        let what = if self.is_off.is_empty() { "the clock goes as the leader's again".into() } else { self.is_off.clone() };
+        self.shared.to_server.push(ToServer::Warn(what));
     }
 
     /// A leader that does not hear what is decided is of no use to its clients.
@@ -812,7 +842,7 @@ impl Worker {
         for piece in first.chunks(PIECE_MAX).chain(first.is_empty().then_some(&[][..])) {
             let cut = proposed + piece.len() as u64 - read;
             self.proposed_at.push_back((cut == first.len() as u64).then(now_ns));
-            self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, cut, bytes: piece })?;
+            self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, cut, wall_ms: wall_ms(), bytes: piece })?;
             anew = false;
             proposed += piece.len() as u64;
         }
@@ -920,7 +950,10 @@ impl Worker {
                     Meaning::Leads => self.has_leader(),
                     Meaning::Resigned if self.is_own() => self.stop(),
                     Meaning::Resigned => {}
-                    Meaning::Decided { start, follows, ticket, cut, bytes } => self.decided(start, follows, ticket, cut, bytes),
+                    Meaning::Decided { start, follows, ticket, cut, wall_ms: leader_ms, bytes } => {
+                        self.clocks.read(Instant::now(), wall_ms(), leader_ms);
+                        self.decided(start, follows, ticket, cut, bytes);
+                    }
                     // Its process is watched, too.
                     Meaning::Holds { is_new, .. } => self.unmonitored |= is_new,
                     Meaning::Out { client } => self.is_out(client),
@@ -999,6 +1032,7 @@ impl Worker {
     /// Another server leads.
     fn has_leader(&mut self) {
         self.headless = None;
+        self.clocks.has_leader();
         self.unmonitored = true;
         self.copies.has_leader();
         if let State::Following { feed, .. } = &mut self.state {
@@ -1017,6 +1051,7 @@ impl Worker {
     /// This server leads. It has asked for that when it had all that was decided; if that is not so any more, it leads no more at once (`look_for_a_leader`).
     fn leads(&mut self, former_term: u64) {
         self.headless = None;
+        self.clocks.has_leader();
         let is_forced = self.forced.take_if(|term| *term == self.course.term).is_some();
         let is_whole = self.is_in_sync() || self.is_whole || former_term == 0;
         if !is_whole && !is_forced {
@@ -1098,8 +1133,11 @@ impl Worker {
 
     /// Others know why this server gets no data, and when it does.
     fn say_what_fails(&mut self) -> Result<(), String> {
-        let why =
-            if matches!(self.state, State::Following { .. } | State::Leading { .. }) { "" } else { self.distrusts.as_str() };
+        let why = match self.state {
+            State::Following { .. } => self.is_off.as_str(),
+            State::Leading { .. } => "",
+            _ => self.distrusts.as_str(),
+        };
         let known = self.course.fails.get(&self.address()).map_or("", String::as_str);
         let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_MAX / 4).collect();
         let is_due = self.said_fails.is_none_or(|said| said.elapsed() >= Duration::from_secs(1));
@@ -1131,6 +1169,7 @@ impl Worker {
         let own = self.course.holders.get(&self.group.client());
         let was_whole = own.is_some_and(|own| own.is_whole);
         let to_apply = whole.unwrap_or(0).saturating_sub(applied);
+        let is_synced = is_synced && self.is_off.is_empty();
         let is_whole = is_synced && Some(applied) >= data && to_apply <= if was_whole { TO_APPLY_MAX } else { TO_APPLY_FIRST };
         if was_whole && is_synced && !is_whole {
             // All others wait for it, up to a limit: then the leader takes it off the list.
@@ -1285,7 +1324,7 @@ impl Worker {
                 }
             };
             self.proposed_at.push_back(Some(now_ns()));
-            self.propose(Proposal::Stream { term, anew: false, start, ticket, cut, bytes: &piece })?;
+            self.propose(Proposal::Stream { term, anew: false, start, ticket, cut, wall_ms: wall_ms(), bytes: &piece })?;
         }
         self.piece = piece;
         Ok(())
@@ -1341,10 +1380,14 @@ impl Worker {
         seen.index = self.group.index();
         seen.members = self.members.len() as u64;
         seen.pending = self.group.pending() as u64;
-        seen.in_sync = self.is_in_sync() && self.runs();
+        seen.in_sync = self.is_in_sync() && self.runs() && self.is_off.is_empty();
         seen.copies = self.course.in_sync();
         let leads = matches!(self.state, State::Leading { .. });
-        let trouble = if leads || matches!(self.state, State::Following { .. }) { "" } else { self.distrusts.as_str() };
+        let trouble = match self.state {
+            State::Following { .. } => self.is_off.as_str(),
+            State::Leading { .. } => "",
+            _ => self.distrusts.as_str(),
+        };
         if seen.trouble != trouble {
             trouble.clone_into(&mut seen.trouble);
         }
@@ -1372,6 +1415,11 @@ impl Worker {
             leader.clone_into(&mut seen.leader);
         }
     }
+}
+
+/// This host's clock, ms since 1970.
+fn wall_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// A lease that began before this is over by then, also where one host's clock is slower than another's.

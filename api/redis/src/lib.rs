@@ -13,6 +13,8 @@
 //! |---|---|
 //! | `course.rs` | what entries mean; pure |
 //! | `copies.rs` | which entries agents must keep for servers, and which servers lag; pure |
+//! | `reads.rs` | which replies wait for which writes; pure |
+//! | `clocks.rs` | whether this server's clock goes as the leader's; pure |
 //! | `feed.rs` | decided bytes on their way to a server that follows |
 //! | `group.rs` | the thread that proposes, applies entries, and decides what this server should be |
 //! | `replication.rs` | Redis' replication protocol, both sides |
@@ -26,6 +28,7 @@
 
 pub mod api;
 mod calls;
+pub mod clocks;
 pub mod commands;
 pub mod copies;
 pub mod course;

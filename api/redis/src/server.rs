@@ -35,6 +35,9 @@ const BACKLOG: u64 = 16 << 20;
 const LAG_MAX_MS: u64 = 2_000;
 const LAG_MAX_LEAST_MS: u64 = 300;
 
+/// A server whose clock differs more from the leader's is not in sync, unless `clock-skew-max` says otherwise.
+const CLOCK_SKEW_MAX_MS: u64 = 1_000;
+const CLOCK_SKEW_MAX_LEAST_MS: u64 = 100;
 /// A server's loop turns ten times a second when nothing happens.
 const HUNG_AFTER_LEAST_MS: u64 = 300;
 
@@ -106,14 +109,14 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry] [hung-after MILLISECONDS]";
+    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry] [hung-after MILLISECONDS] [clock-skew-max MILLISECONDS]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after"].contains(&key.as_str()) {
+        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after", "clock-skew-max"].contains(&key.as_str()) {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -149,6 +152,12 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
             "hung-after {hung_after_ms}: a server that has nothing to do moves every 100 ms: at least {HUNG_AFTER_LEAST_MS}, or 0 for never"
         ));
     }
+    let clock_skew_max_ms = number("clock-skew-max", CLOCK_SKEW_MAX_MS)?;
+    if clock_skew_max_ms > 0 && clock_skew_max_ms < CLOCK_SKEW_MAX_LEAST_MS {
+        return Err(format!(
+            "clock-skew-max {clock_skew_max_ms}: entries take some ms, too: at least {CLOCK_SKEW_MAX_LEAST_MS}, or 0 for any clock"
+        ));
+    }
     let reads = match given.get("reads").copied() {
         None => None,
         Some("lease") => Some(true),
@@ -171,6 +180,7 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         min_copies,
         lag_max: Duration::from_millis(lag_max_ms),
         reads_by_lease: reads,
+        clock_skew_max: (clock_skew_max_ms > 0).then(|| Duration::from_millis(clock_skew_max_ms)),
         hung_after: (hung_after_ms > 0).then(|| Duration::from_millis(hung_after_ms)),
         dir: PathBuf::from(setting(api, "dir")),
         lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
