@@ -422,6 +422,29 @@ impl Api {
     }
 }
 
+/// Which module was loaded, or is gone.
+///
+/// # Safety
+/// `data` is what came with [`ServerEvent::MODULES`].
+#[must_use]
+pub unsafe fn changed_module(data: *mut c_void) -> String {
+    /// `RedisModuleModuleChange`.
+    #[repr(C)]
+    struct Change {
+        version: u64,
+        name: *const c_char,
+        module_version: i32,
+    }
+    // SAFETY: as the caller says; the name ends with zero.
+    unsafe {
+        let change = data.cast::<Change>();
+        if change.is_null() || (*change).name.is_null() {
+            return String::new();
+        }
+        CStr::from_ptr((*change).name).to_string_lossy().into_owned()
+    }
+}
+
 /// The name of the command that passes a filter.
 ///
 /// # Safety

@@ -13,7 +13,14 @@ static GATE: OnceLock<(&'static Gate, fn())> = OnceLock::new();
 thread_local! {
     /// This thread runs the server's event loop.
     static LOOPS: Cell<bool> = const { Cell::new(false) };
+    /// The server has said that a turn ends; it does not where it looks at its clients within a command.
+    static SLEEPS: Cell<bool> = const { Cell::new(false) };
     static READS: RefCell<Reads> = RefCell::new(Reads::default());
+}
+
+/// The server says that a turn of its loop ends.
+pub fn sleeps() {
+    SLEEPS.set(true);
 }
 
 /// What this turn of the server's event loop shows to whom; for its thread.
@@ -92,6 +99,8 @@ fn adopt(gate: &Gate) {
         // What this process connected to itself (a supervisor's socket) is no client; it is not told apart, and loses nothing by waiting for a turn.
         if is_connected {
             gate.accepted(fd);
+            // Nobody knows what it has asked for.
+            with_reads(|reads| reads.is_answered_later(fd));
         }
     }
 }
@@ -182,9 +191,17 @@ unsafe extern "C" fn on_accept(fd: c_int, address: *mut libc::sockaddr, len: *mu
 unsafe extern "C" fn on_epoll_wait(epoll: c_int, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
     if LOOPS.get()
         && let Some((gate, on_turn)) = GATE.get()
-        && with_reads(|reads| gate.end_turn(reads))
     {
-        on_turn();
+        let is_within = !SLEEPS.take();
+        let is_asked = with_reads(|reads| {
+            if is_within {
+                reads.is_within_a_command();
+            }
+            gate.end_turn(reads)
+        });
+        if is_asked {
+            on_turn();
+        }
     }
     // SAFETY: as the caller's.
     let ready = unsafe { libc::epoll_wait(epoll, events, max, timeout_ms) };

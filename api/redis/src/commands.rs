@@ -74,6 +74,10 @@ pub fn access(command: &Tree) -> Access {
         return Access::Nothing;
     }
     let kind = Kind::of(command);
+    // By patterns, any other key.
+    if ["sort", "sort_ro"].contains(&&*name) {
+        return Access::Other;
+    }
     if own("blocking") || own("pubsub") || own("module") {
         return Access::Later;
     }

@@ -707,7 +707,10 @@ mod tests {
         assert_eq!(course.apply(11, 1, &written(Proposal::Resign { term: 1 })), Meaning::Void);
         let next = stream(2, 103, b"SADD");
         assert_eq!(course.apply(33, 3, &next), Meaning::Void, "it does not lead");
-        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 103, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"SADD" });
+        assert_eq!(
+            course.apply(22, 2, &next),
+            Meaning::Decided { start: 103, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"SADD" }
+        );
     }
 
     #[test]
@@ -717,7 +720,10 @@ mod tests {
         course.apply(11, 1, &stream(1, 0, b"SET"));
         course.apply(22, 2, &lead(2));
         let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" });
-        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" });
+        assert_eq!(
+            course.apply(22, 2, &anew),
+            Meaning::Decided { start: 3, follows: false, ticket: 0, cut: 0, wall_ms: 5, bytes: b"" }
+        );
         assert_eq!(Course::of_snapshot(b""), None);
     }
 
@@ -860,7 +866,8 @@ mod tests {
     #[test]
     fn a_command_that_its_leader_did_not_finish_is_void() {
         let mut course = Course::default();
-        let piece = |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, wall_ms: 5, bytes });
+        let piece =
+            |term, start, cut, bytes| written(Proposal::Stream { term, anew: false, start, ticket: 7, cut, wall_ms: 5, bytes });
         course.apply(11, 1, &lead(1));
         course.apply(11, 1, &piece(1, 0, 0, b"SET"));
         course.apply(11, 1, &piece(1, 3, 2, b"DELSE"));
@@ -870,7 +877,10 @@ mod tests {
         course.apply(22, 2, &lead(2));
         assert_eq!((course.offset, course.cut), (Some(6), 0));
         let next = piece(2, 6, 0, b"GET");
-        assert_eq!(course.apply(22, 2, &next), Meaning::Decided { start: 6, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"GET" });
+        assert_eq!(
+            course.apply(22, 2, &next),
+            Meaning::Decided { start: 6, follows: true, ticket: 7, cut: 0, wall_ms: 5, bytes: b"GET" }
+        );
         // No more can be cut than there is since the last whole one.
         course.apply(22, 2, &piece(2, 9, 99, b"SET"));
         assert_eq!((course.offset, course.whole()), (Some(12), Some(9)));

@@ -370,7 +370,7 @@ impl Gate {
         let rest = Duration::from_nanos(self.lease_ns.load(Ordering::Acquire).saturating_sub(now_ns));
         flow.gap.take_if(|gap| gap.is_filled);
         let (has_gap, is_awaited) = (flow.gap.is_some(), std::mem::take(&mut flow.is_awaited));
-        let is_at_once = !rest.is_zero() && !flow.is_broken && !is_awaited && !has_gap;
+        let is_at_once = !rest.is_zero() && !flow.is_broken && !is_awaited && !has_gap && !reads.is_nested();
         let has_grown = flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0;
         if has_grown {
             let end = flow.caught;
@@ -381,6 +381,7 @@ impl Gate {
         let (ticket, released) = (flow.ticket + 1, flow.released);
         reads.end_turn(has_grown.then_some(ticket), released);
         let has_replies = !replies.is_empty();
+        // A turn within a command ends before that command has told what it did.
         let (mut at_once, replies): (Vec<_>, Vec<_>) = replies.into_iter().partition(|(fd, _)| reads.is_plain(*fd, released));
         let wants_entry = reads.is_on() && has_grown || !is_at_once && !replies.is_empty() || is_awaited;
         let asks = wants_entry && !flow.is_broken;

@@ -10,8 +10,9 @@ use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
+use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Resources, TargetState};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -52,6 +53,8 @@ const HANGS_LONG: Duration = Duration::from_secs(3);
 const STEPS_DOWN_WITHIN: Duration = Duration::from_millis(200);
 /// A leader of which nothing is decided for so long, where others could lead, lets them: its agent's disk may not take the log.
 const STALLED: Duration = Duration::from_secs(1);
+/// A server that has just spoken may be known to the group before its process is to the agents: it is called ended behind this.
+const KNOWN_AFTER: Duration = Duration::from_millis(50);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -155,6 +158,14 @@ enum State {
     },
 }
 
+/// A former leader that may answer until then, if it is not known to have ended.
+struct Lease {
+    /// 0: some client.
+    client: u64,
+    host: String,
+    until: Instant,
+}
+
 /// See [`Place`].
 pub struct Worker {
     settings: Settings,
@@ -169,8 +180,10 @@ pub struct Worker {
     members: Vec<u16>,
     /// Of the servers that lead or are on the list: whose process has ended.
     ended: BTreeSet<u64>,
-    /// Of the same: which do not go on.
+    /// Of the same: which do not go on; the node and the number of each one's process; whose end was seen when it was asked for, since when.
     hung: BTreeSet<u64>,
+    instances: BTreeMap<u64, (u32, u32)>,
+    seen_ended: BTreeMap<u64, Instant>,
     /// When an entry came, or none was waited for.
     decided_at: Instant,
     /// Turns of this server's main thread, and when there was a new one.
@@ -188,8 +201,7 @@ pub struct Worker {
     proposed_at: VecDeque<Option<u64>>,
     /// It has not said that it leads no more.
     may_renew: bool,
-    /// Former leaders that may answer until then, if they are not known to have ended; 0: some client.
-    leases: Vec<(u64, Instant)>,
+    leases: Vec<Lease>,
     /// The last client that said that it leads no more.
     resigned: Option<u64>,
     /// This server has said what it has of it, and when that was decided.
@@ -386,6 +398,8 @@ impl Worker {
             members: Vec::new(),
             ended: BTreeSet::new(),
             hung: BTreeSet::new(),
+            instances: BTreeMap::new(),
+            seen_ended: BTreeMap::new(),
             decided_at: Instant::now(),
             turns: 0,
             moved: Instant::now(),
@@ -532,6 +546,7 @@ impl Worker {
         while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
             self.verdict(&event);
         }
+        self.look_again();
         self.claim()?;
         self.look_at_clocks();
         self.look_for_a_leader()?;
@@ -786,7 +801,10 @@ impl Worker {
         self.resigned_term = term;
         self.propose(Proposal::Resign { term })?;
         self.stop();
-        let why = format!("nothing was decided here for {} s: the agent of this host is slow, or its disk does not take the log", STALLED.as_secs());
+        let why = format!(
+            "nothing was decided here for {} s: the agent of this host is slow, or its disk does not take the log",
+            STALLED.as_secs()
+        );
         self.shared.to_server.push(ToServer::Be(Role::Waits(why)));
         Ok(())
     }
@@ -795,16 +813,17 @@ impl Worker {
     fn begin_to_lead(&mut self) -> Result<(), String> {
         let State::TakingOver { position, is_primary: true, .. } = self.state else { return Ok(()) };
         let (now, ended) = (Instant::now(), &self.ended);
-        self.leases.retain(|(client, until)| *until > now && !ended.contains(client));
+        self.leases.retain(|lease| lease.until > now && !ended.contains(&lease.client));
         if self.leases.is_empty() { self.lead(position) } else { Ok(()) }
     }
 
     /// A leader is a former one: until when it may answer.
-    fn was_led(&mut self, former: Option<(u64, u32)>) {
-        let Some((client, lease_ms)) = former else { return };
-        let is_over = self.resigned == Some(client) || self.ended.contains(&client);
+    fn was_led(&mut self, former: Option<Leader>) {
+        let resigned = self.resigned.take();
+        let Some(Leader { client, lease_ms, host, .. }) = former else { return };
+        let is_over = resigned == Some(client) || self.ended.contains(&client);
         if lease_ms > 0 && !is_over && client != self.group.client() {
-            self.leases.push((client, Instant::now() + wait_for_lease(lease_ms)));
+            self.leases.push(Lease { client, host, until: Instant::now() + wait_for_lease(lease_ms) });
         }
     }
 
@@ -934,7 +953,7 @@ impl Worker {
                 self.decided_at = Instant::now();
                 let mut course = std::mem::take(&mut self.course);
                 let former_term = course.term;
-                let former = course.leader.as_ref().map(|leader| (leader.client, leader.lease_ms));
+                let former = course.leader.clone();
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
                 let is_stream = matches!(meaning, Meaning::Decided { .. } | Meaning::Leads);
@@ -979,8 +998,10 @@ impl Worker {
                 self.copies = Copies::new(Instant::now());
                 if self.course.lease_max_ms > 0 {
                     // Of whoever has led among the entries that are not there any more.
-                    self.leases.push((0, Instant::now() + wait_for_lease(self.course.lease_max_ms)));
+                    let until = Instant::now() + wait_for_lease(self.course.lease_max_ms);
+                    self.leases.push(Lease { client: 0, host: String::new(), until });
                 }
+                self.resigned = None;
                 if !self.has_missed(&before) {
                     self.follow();
                 }
@@ -1338,37 +1359,66 @@ impl Worker {
         let holders = self.course.holders.iter().map(|(client, holder)| (*client, holder.host.clone()));
         let own = self.group.client();
         let watched: Vec<(u64, String)> = leader.chain(holders).filter(|(client, _)| *client != own).collect();
-        self.ended.retain(|client| watched.iter().any(|(of, _)| of == client));
-        self.hung.retain(|client| watched.iter().any(|(of, _)| of == client));
+        let is_known =
+            |client: &u64| watched.iter().any(|(of, _)| of == client) || self.leases.iter().any(|lease| lease.client == *client);
+        self.ended.retain(is_known);
+        self.hung.retain(is_known);
+        self.instances.retain(|client, _| is_known(client));
+        self.seen_ended.retain(|client, _| is_known(client));
+        let now = Instant::now();
         for (client, host) in watched {
             let target = format!("{}@{host}", self.settings.name);
-            if let Ok(monitored) = self.fide.monitor(&target, Resources::default()) {
-                if monitored.state == Some(TargetState::Ended) {
-                    self.ended.insert(client);
-                } else {
-                    // What ended was another one of that name.
-                    self.ended.remove(&client);
-                }
+            let Ok(monitored) = self.fide.monitor(&target, Resources::default()) else { continue };
+            if monitored.subject.app != 0 {
+                self.instances.insert(client, (monitored.subject.node, monitored.subject.app));
+            }
+            if monitored.state != Some(TargetState::Ended) {
+                // What ended was another one of that name.
+                self.ended.remove(&client);
+                self.seen_ended.remove(&client);
+            } else if now.duration_since(*self.seen_ended.entry(client).or_insert(now)) >= KNOWN_AFTER {
+                self.ended.insert(client);
             }
         }
     }
 
+    /// Ends that were not told are looked at twice.
+    fn look_again(&mut self) {
+        let is_due = |(client, since): (&u64, &Instant)| since.elapsed() >= KNOWN_AFTER && !self.ended.contains(client);
+        if self.seen_ended.iter().any(is_due) {
+            self.monitor();
+        }
+    }
+
     fn verdict(&mut self, event: &fide_client::Event) {
-        if let fide_client::Event::Lost { .. } = event {
+        use fide_client::Event::{Confirmed, Failure, Hung, Lost, Progressing};
+        if let Lost { .. } = event {
             self.monitor(); // it may have been among them
         }
-        use fide_client::Event::{Confirmed, Failure, Hung, Progressing};
         // An end that was inferred may be confirmed later.
         let (Failure(verdict) | Confirmed(verdict) | Hung(verdict) | Progressing(verdict)) = event else { return };
         let Some(name) = &verdict.subject.name else { return };
         let is_it = |host: &str| **name == *format!("{}@{host}", self.settings.name);
         let leader = self.course.leader.iter().filter(|leader| is_it(&leader.host)).map(|leader| leader.client);
         let holders = self.course.holders.iter().filter(|(_, holder)| is_it(&holder.host)).map(|(client, _)| *client);
-        let these: Vec<u64> = leader.chain(holders).collect();
+        let former = self.leases.iter().filter(|lease| is_it(&lease.host)).map(|lease| lease.client);
+        let these: Vec<u64> = leader.chain(holders).chain(former).collect();
         match event {
             Hung(_) => self.hung.extend(these),
             Progressing(_) => self.hung.retain(|client| !these.contains(client)),
-            _ if verdict.grade == fide_client::wire::verdict::Grade::Certain => self.ended.extend(these),
+            // A process that joins again under its name lives.
+            _ if verdict.cause == Cause::Replaced => self.unmonitored = true,
+            _ if verdict.grade == Grade::Certain => {
+                let instance = (verdict.subject.node, verdict.subject.app);
+                for client in these {
+                    if self.instances.get(&client).is_none_or(|known| *known == instance) {
+                        self.ended.insert(client);
+                    } else {
+                        // Another process of that name, before this one or behind it.
+                        self.unmonitored = true;
+                    }
+                }
+            }
             _ => {}
         }
     }

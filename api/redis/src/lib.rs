@@ -51,7 +51,7 @@ use std::ffi::c_int;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn RedisModule_OnLoad(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
     // SAFETY: as Redis calls it.
-    match unsafe { api::init(ctx, "fide", 1) } {
+    match unsafe { api::init(ctx, server::NAME, 1) } {
         Ok(true) => {}
         Ok(false) => {
             Api(ctx).log(c"warning", "fide: the module is loaded already: name it once, in redis.conf or on the command line");

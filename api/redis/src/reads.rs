@@ -3,7 +3,7 @@
 //! group does.
 //!
 //! What the server executes for a client in a turn of its loop is known by the descriptor that it has read from last, by the command, and by the command's keys.
-//! What cannot be attributed waits for everything that was written: commands whose keys are not known, replies to a client of which nothing was read in
+//! What cannot be attributed waits for everything that was written (and so does everything, where much cannot be: [`Reads::be_careful`]): commands whose keys are not known, replies to a client of which nothing was read in
 //! the turn, and all replies to a client that has ever called something that answers later (blocking commands, subscriptions). A key that was written
 //! stays in mind until the turn in which it was is decided; also a key that the server itself has changed (expiry, eviction, what a blocked client gets),
 //! which it tells by its keyspace events.
@@ -54,7 +54,17 @@ pub enum Access {
 
 /// Subcommands of `CLIENT` that answer at once, and change nothing about later answers.
 const CLIENT_NOW: [&[u8]; 12] = [
-    b"setname", b"setinfo", b"id", b"getname", b"info", b"list", b"no-evict", b"no-touch", b"kill", b"unblock", b"pause",
+    b"setname",
+    b"setinfo",
+    b"id",
+    b"getname",
+    b"info",
+    b"list",
+    b"no-evict",
+    b"no-touch",
+    b"kill",
+    b"unblock",
+    b"pause",
     b"unpause",
 ];
 
@@ -78,6 +88,10 @@ struct Client {
 #[derive(Debug, Default)]
 pub struct Reads {
     is_on: bool,
+    /// Something is done here of which it is not known for whom, or to which keys: everything that shows data waits for all writes.
+    is_careful: bool,
+    /// The turn ends in the middle of a command.
+    is_nested: bool,
     hashes: RandomState,
     turn: u64,
     /// The client that is read from.
@@ -100,7 +114,9 @@ pub struct Reads {
 impl Reads {
     /// This server begins to lead, and may answer at once; or not. Nothing that was before waits.
     pub fn begin(&mut self, is_on: bool) {
-        *self = Self { is_on, turn: 1, look_at: DIRTY_MIN, clients: std::mem::take(&mut self.clients), ..Self::default() };
+        let (is_careful, clients) = (self.is_careful, std::mem::take(&mut self.clients));
+        // What was written last, before, is not known.
+        *self = Self { is_on, is_careful, turn: 1, look_at: DIRTY_MIN, clients, is_other_written: true, ..Self::default() };
         // Who has asked for later answers gets them from this server, too.
         self.clients.iter_mut().for_each(|client| *client = Client { is_later: client.is_later, ..Client::default() });
     }
@@ -125,6 +141,49 @@ impl Reads {
         }
     }
 
+    /// A client that may be answered at any time.
+    pub fn is_answered_later(&mut self, fd: i32) {
+        if let Ok(fd) = usize::try_from(fd) {
+            self.client(fd).is_later = true;
+        }
+    }
+
+    /// From now on everything waits for all writes: see the field.
+    pub fn be_careful(&mut self) {
+        self.is_careful = true;
+    }
+
+    /// The turn that ends is one within a command (a long script, during which the server looks at its clients).
+    pub fn is_within_a_command(&mut self) {
+        self.is_nested = true;
+    }
+
+    /// It does so now.
+    #[must_use]
+    pub const fn is_nested(&self) -> bool {
+        self.is_nested
+    }
+
+    /// While this server does not lead: commands after which a client is told things later.
+    pub fn follows<'a>(&mut self, access: Access, count: usize, word: impl Fn(usize) -> &'a [u8]) {
+        let is_later = match access {
+            Access::Later => true,
+            Access::Client => self.client_waits(count, word),
+            _ => false,
+        };
+        if let Some(fd) = self.current.filter(|_| is_later) {
+            self.client(fd).is_later = true;
+        }
+    }
+
+    /// `CLIENT`: whether what it does brings later answers.
+    fn client_waits<'a>(&mut self, count: usize, word: impl Fn(usize) -> &'a [u8]) -> bool {
+        let is = |at: usize, text: &[u8]| at < count && word(at).eq_ignore_ascii_case(text);
+        // Commands that are put off run later, and pass no filter then; what others read is told to a client that never asked.
+        self.is_careful |= is(1, b"pause") || (2..count).any(|at| is(at, b"redirect"));
+        !CLIENT_NOW.iter().any(|now| is(1, now))
+    }
+
     /// The server reads from this descriptor: what is executed next is this client's.
     pub fn reads_from(&mut self, fd: i32) {
         self.current = usize::try_from(fd).ok();
@@ -138,11 +197,14 @@ impl Reads {
     pub fn executes<'a>(&mut self, access: Access, count: usize, word: impl Fn(usize) -> &'a [u8]) {
         let access = match access {
             Access::Client => {
-                let is_now = count > 1 && CLIENT_NOW.iter().any(|now| word(1).eq_ignore_ascii_case(now));
-                if is_now { Access::Nothing } else { Access::Later }
+                if self.client_waits(count, &word) {
+                    Access::Later
+                } else {
+                    Access::Nothing
+                }
             }
             // Without a lease everything waits for an entry, whatever it shows.
-            Access::Reads(_) | Access::Writes(_) if !self.is_on => Access::Other,
+            Access::Reads(_) | Access::Writes(_) if !self.is_on || self.is_careful => Access::Other,
             access => access,
         };
         let (mut shows, mut shows_turn) = (0, false);
@@ -197,22 +259,27 @@ impl Reads {
 
     /// A turn ends: with this ticket, if something was written to replicas in it. All up to `decided` is.
     pub fn end_turn(&mut self, ticket: Option<u64>, decided: u64) {
+        if self.last <= decided {
+            self.dirty.clear();
+        } else if self.dirty.len() > self.look_at {
+            self.dirty.retain(|_, last| *last > decided);
+            self.look_at = (2 * self.dirty.len()).max(DIRTY_MIN);
+        }
         if let Some(ticket) = ticket {
             self.last = ticket;
-            if self.is_other_written || self.written.is_empty() {
+            if self.is_other_written || self.is_careful || self.written.is_empty() {
                 self.all = ticket;
             }
-            if self.last <= decided {
-                self.dirty.clear();
-            } else if self.dirty.len() > self.look_at {
-                self.dirty.retain(|_, last| *last > decided);
-                self.look_at = (2 * self.dirty.len()).max(DIRTY_MIN);
-            }
             self.dirty.extend(self.written.drain().map(|key| (key, ticket)));
-        } else {
+        } else if self.written.len() > DIRTY_MIN {
             self.written.clear();
+            self.is_other_written = true;
         }
-        self.is_other_written = false;
+        // What a command writes is told to replicas when it has ended.
+        let is_nested = std::mem::take(&mut self.is_nested);
+        if ticket.is_some() || is_nested {
+            self.is_other_written = is_nested;
+        }
         for fd in std::mem::take(&mut self.active) {
             let last = self.last;
             let client = &mut self.clients[fd];
@@ -228,9 +295,9 @@ impl Reads {
     #[must_use]
     pub fn waits(&mut self, fd: i32) -> u64 {
         let Ok(fd) = usize::try_from(fd) else { return self.last };
-        let (last, turn) = (self.last, self.turn);
+        let (last, turn, is_careful) = (self.last, self.turn, self.is_careful);
         let client = self.client(fd);
-        if client.turn + 1 != turn {
+        if client.turn + 1 != turn || is_careful {
             client.waits = client.waits.max(last);
         }
         client.waits
@@ -239,10 +306,10 @@ impl Reads {
     /// Behind the turn's end: whether what was written to this client in it shows nothing of the data, and nothing else was before that waits still.
     #[must_use]
     pub fn is_plain(&mut self, fd: i32, decided: u64) -> bool {
-        let turn = self.turn;
+        let (turn, is_careful) = (self.turn, self.is_careful);
         let Ok(fd) = usize::try_from(fd) else { return false };
         let client = self.client(fd);
-        client.turn + 1 == turn && client.is_plain && client.waits <= decided
+        client.turn + 1 == turn && client.is_plain && client.waits <= decided && !is_careful
     }
 
     /// What was written to this client waits for that ticket at least, and so does what follows.
@@ -266,6 +333,8 @@ mod tests {
     fn begun() -> Reads {
         let mut reads = Reads::default();
         reads.begin(true);
+        assert!(reads.is_other_written, "what was written before is not known");
+        reads.is_other_written = false;
         reads
     }
 
@@ -321,12 +390,49 @@ mod tests {
         run(&mut reads, 7, Access::Client, &["client", "SETINFO", "lib-name", "x"]);
         run(&mut reads, 8, Access::Client, &["client", "tracking", "on"]);
         reads.end_turn(None, 0);
-        assert_eq!(reads.waits(6), 0, "another client of that number");
+        assert_eq!(reads.waits(6), 1, "another client of that number, of which BLPOP's turn may have written the key");
         run(&mut reads, 7, GET, &["get", "b"]);
         run(&mut reads, 8, GET, &["get", "b"]);
         run(&mut reads, 5, SET, &["set", "c", "1"]);
         reads.end_turn(Some(2), 1);
-        assert_eq!([7, 8].map(|fd| reads.waits(fd)), [0, 2]);
+        assert_eq!([7, 8].map(|fd| reads.waits(fd)), [2, 2]);
+    }
+
+    #[test]
+    fn what_is_done_for_nobody_known_makes_all_wait() {
+        // A script within which the server looks at its clients: what it wrote is told behind its end.
+        let mut reads = begun();
+        run(&mut reads, 5, SET, &["set", "b", "1"]);
+        run(&mut reads, 6, Access::Other, &["eval"]);
+        reads.changed(b"a");
+        reads.is_within_a_command();
+        reads.end_turn(Some(1), 0);
+        reads.changed(b"c");
+        reads.end_turn(Some(2), 1);
+        run(&mut reads, 7, GET, &["get", "a"]);
+        reads.end_turn(None, 1);
+        assert_eq!(reads.waits(7), 2);
+        // Commands that are put off are executed later, and nobody says for whom.
+        let mut reads = begun();
+        run(&mut reads, 5, SET, &["set", "b", "1"]);
+        run(&mut reads, 6, Access::Client, &["client", "pause", "100", "write"]);
+        reads.end_turn(Some(1), 0);
+        run(&mut reads, 7, GET, &["get", "a"]);
+        run(&mut reads, 8, Access::Nothing, &["ping"]);
+        reads.end_turn(None, 0);
+        assert_eq!([7, 8].map(|fd| reads.waits(fd)), [1, 1]);
+        assert!(!reads.is_plain(8, 0));
+        // A client that asked for messages before this server led.
+        let mut reads = Reads::default();
+        reads.reads_from(5);
+        reads.follows(Access::Later, 2, |at| [&b"subscribe"[..], b"c"][at]);
+        reads.reads_from(6);
+        reads.follows(Access::Client, 2, |at| [&b"client"[..], b"id"][at]);
+        reads.begin(true);
+        run(&mut reads, 5, Access::Nothing, &["ping"]);
+        run(&mut reads, 6, Access::Nothing, &["ping"]);
+        reads.end_turn(Some(1), 0);
+        assert_eq!([5, 6].map(|fd| reads.waits(fd)), [1, 0]);
     }
 
     #[test]

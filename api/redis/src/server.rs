@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// This module, as the server calls it.
+pub const NAME: &str = "fide";
 /// The group decides who leads.
 const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
 /// How often it is looked whether all of the server's stream was caught, and at settings that may change.
@@ -116,7 +118,9 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after", "clock-skew-max"].contains(&key.as_str()) {
+        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after", "clock-skew-max"]
+            .contains(&key.as_str())
+        {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -262,6 +266,12 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
     calls::pass_through(&shared.gate, exchange)?;
+    // Other modules write from threads of their own; what is encrypted, or read by other threads, is read before it is executed.
+    let has_modules = !api.call("MODULE", &["LIST"]).tree().elements().is_empty();
+    let io_threads = setting(api, "io-threads").parse().unwrap_or(1);
+    if has_modules || io_threads > 1 || setting(api, "tls-port").parse().is_ok_and(|port: u16| port > 0) {
+        calls::with_reads(|reads| reads.be_careful());
+    }
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
     api.on_key(on_key);
@@ -308,12 +318,14 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
-    } else if main.leads.get() {
+    } else {
         // Outside of the state: the server is asked about a command that it has not been asked about.
         let access = main.kind(name).1;
         // SAFETY: as above; the words are not used behind this.
         let (count, word) = unsafe { (api::count(ctx), |at| api::word(ctx, at)) };
-        calls::with_reads(|reads| reads.executes(access, count, word));
+        calls::with_reads(|reads| {
+            if main.leads.get() { reads.executes(access, count, word) } else { reads.follows(access, count, word) }
+        });
     }
 }
 
@@ -365,8 +377,12 @@ fn opens_a_replica<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
 }
 
 /// Another module was loaded, or is gone: names may mean something else.
-unsafe extern "C" fn on_modules(_ctx: *mut Ctx, _event: ServerEvent, _sub: u64, _data: *mut c_void) {
+unsafe extern "C" fn on_modules(_ctx: *mut Ctx, _event: ServerEvent, _sub: u64, data: *mut c_void) {
     main().kinds.borrow_mut().clear();
+    // SAFETY: what the server gives with this event.
+    if unsafe { api::changed_module(data) } != NAME {
+        calls::with_reads(|reads| reads.be_careful());
+    }
 }
 
 unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
@@ -405,6 +421,9 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
 unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _data: *mut c_void) {
     /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
     const AFTER: u64 = 1;
+    if sub != AFTER {
+        calls::sleeps();
+    }
     main().lacks_copies.set(lacks_copies());
     shared().moves();
     // Whatever becomes of this server meanwhile: what it shows others may have been mended.

@@ -271,8 +271,9 @@ fn within_a_lease_replies_leave_at_once_but_for_those_that_show_what_is_not_deci
     let mut told = |at: usize| String::from_utf8(read(&mut clients[at].0).0).unwrap();
     let later = |ms: u64| gate.set_lease(now_ns() + ms * 1_000_000);
     run(&mut reads, 0, ["get", "a"], b"1");
+    write(&gate, source, b"ping").unwrap();
     assert!(gate.end_turn(&mut reads), "without a lease an entry is needed");
-    assert_eq!((told(0).as_str(), all(&gate)), ("", (Some(1), vec![])));
+    assert_eq!((told(0).as_str(), all(&gate)), ("", (Some(1), b"ping".to_vec())));
     gate.release(1, &mut Vec::new());
     assert_eq!(told(0), "1");
     later(10_000);
