@@ -97,6 +97,10 @@ fn server_with(w: &World, host: u16, of_the_module: &[&str]) -> Process {
 }
 
 fn start(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Process {
+    Process::spawn(command(w, host, more, of_the_module))
+}
+
+fn command(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Command {
     let dir = w.lab.host_dir(host).join("redis");
     fs::create_dir_all(&dir).unwrap();
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
@@ -115,7 +119,7 @@ fn start(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Process
         .arg(w.socket(host));
     command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]).args(of_the_module);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    Process::spawn(command)
+    command
 }
 
 pub(super) struct Servers {
@@ -882,6 +886,67 @@ fn a_leader_whose_log_is_not_written_answers_operators_and_lets_another_lead() {
     drop(frozen);
     of.is_ready(1);
     assert_eq!(ask(&of.w, leader, "GET key"), "3");
+    of.agree();
+}
+
+/// A server whose clock is ahead gives away what is locked: it is not in sync, and never leads.
+#[test]
+fn a_server_whose_clock_is_ahead_is_not_in_sync_and_gives_no_lock_away() {
+    /// A program that it is preloaded into takes the time for so many seconds later than it is.
+    const AHEAD: &str = r#"
+        #define _GNU_SOURCE
+        #include <sys/syscall.h>
+        #include <sys/time.h>
+        #include <time.h>
+        #include <unistd.h>
+        int clock_gettime(clockid_t clock, struct timespec *now) {
+            long done = syscall(SYS_clock_gettime, clock, now);
+            if (!done && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += 15;
+            return done;
+        }
+        int gettimeofday(struct timeval *now, void *zone) {
+            struct timespec exact;
+            (void)zone;
+            clock_gettime(CLOCK_REALTIME, &exact);
+            now->tv_sec = exact.tv_sec, now->tv_usec = exact.tv_nsec / 1000;
+            return 0;
+        }
+        time_t time(time_t *now) {
+            struct timespec exact;
+            clock_gettime(CLOCK_REALTIME, &exact);
+            if (now) *now = exact.tv_sec;
+            return exact.tv_sec;
+        }"#;
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (source, library) = (dir.path().join("ahead.c"), dir.path().join("ahead.so"));
+    fs::write(&source, AHEAD).unwrap();
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(made.success());
+    of.kill(3);
+    let mut ahead = command(&of.w, 3, &[], &[]);
+    ahead.env("LD_PRELOAD", &library);
+    of.servers[2] = Some(Process::spawn(ahead));
+    let mut count = 0;
+    until("it is known that its clock is ahead", || {
+        count += 1;
+        assert_eq!(ask(&of.w, 1, &format!("SET key {count}")), "+OK");
+        of.status(3).contains("ms ahead of the leader's")
+    });
+    until("it is off the list, and all are told why", || {
+        let status = of.status(1);
+        status.contains("copies :2") && status.contains("ms ahead of the leader's") && of.is_in_sync(2) && !of.is_in_sync(3)
+    });
+    assert_eq!(ask(&of.w, 1, "SET lock mine NX PX 14000"), "+OK");
+    of.kill(1);
+    let leader = wait_for("another server takes writes", || (2..=3).find(|host| ask(&of.w, *host, "SET key x") == "+OK"));
+    assert_eq!((leader, ask(&of.w, leader, "SET lock yours NX PX 14000")), (2, "nil".into()));
+    of.restart(1);
+    of.is_ready(1);
+    // Its clock is right again.
+    of.kill(3);
+    of.restart(3);
+    of.is_ready(3);
     of.agree();
 }
 

@@ -1,6 +1,6 @@
 //! Redis servers under loads that fill the machine: whatever is answered is on other servers, and when the leading one is killed another leads at once.
 
-use crate::common::{until, wait_for};
+use crate::common::{World, until, wait_for};
 use crate::e2e_lab::redis::{Client, Servers, ask, server};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -51,11 +51,13 @@ fn write(mut client: Client, load: &Load, name: &str, is_over: &AtomicBool, answ
 #[test]
 fn a_leader_that_is_killed_under_full_load_loses_nothing_and_another_leads() {
     let Some(mut of) = Servers::up(3, "huc") else { return };
-    for (round, load) in LOADS.iter().enumerate() {
+    // `FIDE_LOAD_ROUNDS`: how often each load is tried.
+    let rounds = std::env::var("FIDE_LOAD_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    for (round, load) in (0..rounds).flat_map(|_| &LOADS).enumerate() {
         let leader = wait_for("a server leads", || of.leader());
         until("all are in sync", || of.status(leader).contains("copies :3"));
         let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
-        let mut in_sync = Vec::new();
+        let (mut in_sync, mut beside) = (Vec::new(), Vec::new());
         let began = Instant::now();
         let (keys, killed) = std::thread::scope(|scope| {
             let of = &mut of;
@@ -66,6 +68,7 @@ fn a_leader_that_is_killed_under_full_load_loses_nothing_and_another_leads() {
             });
             let clients: Vec<_> = clients.collect();
             while began.elapsed() < LASTS {
+                beside.push(beside_its_data(&of.w, leader));
                 in_sync.push(of.status(leader).split("copies :").nth(1).and_then(|n| n[..1].parse::<u32>().ok()).unwrap_or(0));
                 // Sleep: interval of the samples.
                 std::thread::sleep(Duration::from_millis(50));
@@ -86,19 +89,33 @@ fn a_leader_that_is_killed_under_full_load_loses_nothing_and_another_leads() {
         let samples = in_sync.len();
         let all = in_sync.iter().filter(|copies| **copies == 3).count();
         println!(
-            "{} clients × {} B × {}: {} answered ({:.1} MB/s), {lost} lost, all in sync in {all} of {samples} samples, another leads after {took:?}",
+            "{} clients × {} B × {}: {} answered ({:.1} MB/s), {lost} lost, all in sync in {all} of {samples} samples, {} MiB beside the data, another leads after {took:?}",
             load.clients,
             load.size,
             load.pipeline,
             keys.len(),
-            (keys.len() * load.size) as f64 / 1e6 / LASTS.as_secs_f64()
+            (keys.len() * load.size) as f64 / 1e6 / LASTS.as_secs_f64(),
+            beside.iter().max().unwrap() >> 20
         );
         assert_eq!(lost, 0);
+        // Twice what is allowed: what allocators keep counts, too.
+        let most = 2 * ((64 << 20) + 2 * load.size * load.pipeline) as u64;
+        assert!(beside.iter().all(|bytes| *bytes < most), "{beside:?} bytes beside the data");
         client.ask("FLUSHALL").unwrap();
         of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
         of.is_ready(leader);
     }
     of.agree();
+}
+
+/// Memory of a server beside its data and its clients' input, bytes.
+fn beside_its_data(w: &World, host: u16) -> u64 {
+    let info = ask(w, host, "INFO memory");
+    let of = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("used_memory_rss").saturating_sub(of("used_memory_dataset") + of("mem_clients_normal"))
 }
 
 /// A server that loads for seconds while the leader's clients write: what is decided meanwhile waits for it, and one copy of the data is enough.
