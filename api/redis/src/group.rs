@@ -772,7 +772,7 @@ impl Worker {
         let follows = matches!(self.state, State::Following { .. });
         let max_ms = self.settings.clock_skew_max.map(|max| max.as_millis() as u64).filter(|_| follows);
         let off_ms = max_ms.and_then(|max_ms| self.clocks.is_off(Instant::now(), max_ms));
-        if off_ms.is_some() == !self.is_off.is_empty() {
+        if off_ms.is_some() != self.is_off.is_empty() {
             return;
         }
         self.is_off = off_ms.map_or_else(String::new, |off_ms| {
