@@ -585,8 +585,8 @@ fn hostile_messages_hurt_nobody() {
         send_with_descriptor(&c, br#"{"op":"fly"}"#);
         assert!(receive(&c).contains("invalid"));
     }
-    // Some that were there before may have been closed meanwhile: of connections that ended.
-    assert!(fds() <= fds_before, "{} instead of {fds_before}", fds());
+    // Some that were there before may have been closed meanwhile: of connections that ended. The agent's files come and go.
+    until("it has no more than before", || fds() <= fds_before);
     // A flood of questions whose answers nobody reads: others are served all the same, and memory stays bounded.
     let floods: Vec<OwnedFd> = (0..4).map(|_| raw(&w, 1)).collect();
     for flood in &floods {

@@ -116,6 +116,7 @@ functions! {
     server_info "GetServerInfo": unsafe extern "C" fn(*mut Ctx, *const c_char) -> *mut ServerInfo;
     free_info "FreeServerInfo": unsafe extern "C" fn(*mut Ctx, *mut ServerInfo);
     info_number "ServerInfoGetFieldUnsigned": unsafe extern "C" fn(*mut ServerInfo, *const c_char, *mut c_int) -> c_ulonglong;
+    info_string "ServerInfoGetFieldC": unsafe extern "C" fn(*mut ServerInfo, *const c_char) -> *const c_char;
     register_info "RegisterInfoFunc": unsafe extern "C" fn(*mut Ctx, OnInfo) -> c_int;
     info_section "InfoAddSection": unsafe extern "C" fn(*mut InfoCtx, *const c_char) -> c_int;
     info_text "InfoAddFieldCString": unsafe extern "C" fn(*mut InfoCtx, *const c_char, *const c_char) -> c_int;
@@ -406,6 +407,19 @@ impl Api {
             let number = (f().info_number)(info, field.as_ptr(), &raw mut error);
             (f().free_info)(self.0, info);
             (error == OK).then_some(number)
+        }
+    }
+
+    /// The replication id of its stream.
+    #[must_use]
+    pub fn replication_id(self) -> String {
+        // SAFETY: made, read and freed here; the text is copied.
+        unsafe {
+            let info = (f().server_info)(self.0, c"replication".as_ptr());
+            let text = (f().info_string)(info, c"master_replid".as_ptr());
+            let id = if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
+            (f().free_info)(self.0, info);
+            id
         }
     }
 

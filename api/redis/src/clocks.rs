@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// What was read longer ago counts no more: a leader writes something every 10 s, if nobody else does.
-const WINDOW: Duration = Duration::from_secs(45);
+const WINDOW: Duration = Duration::from_secs(25);
 /// A clock that seems ahead may be that of a server that reads late: so many entries, over so long, must say so.
 const ENTRIES: usize = 3;
 const SPAN: Duration = Duration::from_secs(1);
@@ -27,10 +27,6 @@ impl Clocks {
     /// An entry of the leader was read.
     pub fn read(&mut self, now: Instant, own_ms: u64, leader_ms: u64) {
         let ahead_ms = own_ms.cast_signed().saturating_sub(leader_ms.cast_signed());
-        // Those that say less, and are older, will never decide anything.
-        while self.read.len() > ENTRIES && self.read.back().is_some_and(|(at, last)| *last >= ahead_ms && now - *at < SPAN) {
-            self.read.pop_back();
-        }
         if self.read.len() >= KEPT_MAX {
             self.read.pop_front();
         }
@@ -42,11 +38,12 @@ impl Clocks {
         while self.read.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
             self.read.pop_front();
         }
-        let (first, _) = self.read.front()?;
+        let ((first, _), (last, newest)) = (self.read.front()?, self.read.back()?);
         let least = self.read.iter().map(|(_, ahead_ms)| *ahead_ms).min()?;
         let max_ms = i64::try_from(max_ms).unwrap_or(i64::MAX);
-        let is_sure = self.read.len() >= ENTRIES && now.duration_since(*first) >= SPAN;
-        (least < -max_ms || is_sure && least > max_ms).then_some(least)
+        // Read at different times: one that stood still reads all at once.
+        let is_sure = self.read.len() >= ENTRIES && last.duration_since(*first) >= SPAN;
+        if *newest < -max_ms { Some(*newest) } else { (is_sure && least > max_ms).then_some(least) }
     }
 }
 
@@ -65,7 +62,7 @@ mod tests {
         assert_eq!(clocks.is_off(at(9000), 1000), None, "one was in time");
         clocks.has_leader();
         (0..50).for_each(|n| clocks.read(at(9000), 109_000, 100_000 + n));
-        assert_eq!(clocks.is_off(at(9001), 1000), None, "all were read at once");
+        assert_eq!(clocks.is_off(at(11_000), 1000), None, "all were read at once");
         clocks.read(at(12_000), 112_002, 112_000);
         assert_eq!(clocks.is_off(at(12_000), 1000), None);
         // Ahead for good.
@@ -78,6 +75,9 @@ mod tests {
         // Behind: no entry comes before it was proposed.
         clocks.read(at(24_000), 200_000, 204_000);
         assert_eq!(clocks.is_off(at(24_000), 1000), Some(-4000));
+        clocks.read(at(24_100), 204_101, 204_100);
+        assert_eq!(clocks.is_off(at(24_100), 1000), None, "it was set");
+        clocks.read(at(24_200), 200_000, 204_200);
         assert_eq!(clocks.is_off(at(90_000), 1000), None, "nothing is known any more");
     }
 }

@@ -54,12 +54,12 @@ impl Kind {
 }
 
 /// Commands that answer at once, and show nothing of the data.
-const PLAIN: [&str; 22] = [
+const PLAIN: [&str; 21] = [
     "fide", "ping", "echo", "select", "time", "info", "role", "config", "command", "auth", "hello", "acl", "lastsave", "latency",
-    "slowlog", "module", "multi", "discard", "watch", "unwatch", "quit", "reset",
+    "module", "multi", "discard", "watch", "unwatch", "quit", "reset",
 ];
 /// Others without keys of their own that answer at once; what is not known to do so may answer later.
-const AT_ONCE: [&str; 5] = ["exec", "dbsize", "scan", "keys", "randomkey"];
+const AT_ONCE: [&str; 6] = ["slowlog", "exec", "dbsize", "scan", "keys", "randomkey"];
 
 /// What a command has to do with keys: of one element of the answer to `COMMAND INFO`.
 #[must_use]

@@ -173,7 +173,7 @@ struct Gap {
     at: u64,
     /// The last turn that had ended before.
     ticket: u64,
-    /// They are there; where commands end in them is known when the present turn ends.
+    /// What the server had written when the stream was caught again is there; it may have had more to write.
     is_filled: bool,
 }
 
@@ -368,7 +368,6 @@ impl Gate {
         let mut flow = lock(&self.flow);
         // Behind everything that was executed in the turn: a lease that is over later makes no reply wrong.
         let rest = Duration::from_nanos(self.lease_ns.load(Ordering::Acquire).saturating_sub(now_ns));
-        flow.gap.take_if(|gap| gap.is_filled);
         let (has_gap, is_awaited) = (flow.gap.is_some(), std::mem::take(&mut flow.is_awaited));
         let is_at_once = !rest.is_zero() && !flow.is_broken && !is_awaited && !has_gap && !reads.is_nested();
         let has_grown = flow.ends.back().or(flow.end.as_ref()) != Some(&flow.caught) && flow.caught > 0;
@@ -390,8 +389,12 @@ impl Gate {
             flow.ticket = ticket;
             flow.ended.push_back((ticket, end));
         }
-        // What is broken is not confirmed, and does not leave.
-        for (fd, end) in replies.into_iter().filter(|_| is_at_once || asks) {
+        for (fd, end) in replies {
+            if !is_at_once && !asks {
+                // What is broken is not confirmed, and does not leave.
+                reads.must_wait(fd, u64::MAX);
+                continue;
+            }
             let (waits, count) = if is_at_once {
                 (reads.waits(fd), &self.counts.after_write)
             } else {
@@ -517,7 +520,7 @@ impl Gate {
         self.catch_with(connection, |flow| flow.gap.as_ref().is_some_and(|gap| !gap.is_filled) && !flow.is_broken)
     }
 
-    /// What was missing: the turns that have ended since wrote it, or come behind it. It is taken when the present turn has ended.
+    /// What was missing: the turns that have ended since wrote it, or come behind it. It is taken when [all is there](Self::close_gap).
     pub fn fill(&self, bytes: &[u8]) {
         let mut flow = lock(&self.flow);
         let caught = flow.caught;
@@ -532,15 +535,36 @@ impl Gate {
         self.is_behind.store(flow.waiting() > BEHIND, Ordering::Relaxed);
     }
 
+    /// Whether some of the stream is missing, or may be.
+    #[must_use]
+    pub fn has_gap(&self) -> bool {
+        lock(&self.flow).gap.is_some()
+    }
+
+    /// The server's stream has so many bytes behind where it was caught first. If they are all there, turns since then wrote some of them.
+    pub fn close_gap(&self, all: u64) {
+        let mut flow = lock(&self.flow);
+        if flow.caught != all {
+            return;
+        }
+        let Some(gap) = flow.gap.take_if(|gap| gap.is_filled) else { return };
+        // The server may have written more of what was missing behind the point at which the stream was caught again.
+        flow.ends.retain(|end| *end <= gap.at);
+        flow.ends.push_back(all);
+        flow.ended.iter_mut().filter(|(of, _)| *of > gap.ticket).for_each(|(_, end)| *end = all);
+    }
+
     /// What the server writes to the other end of this connection of ours passes, whatever waits for the group. `false`: the server has not accepted it yet.
     #[must_use]
     pub fn admit(&self, connection: &TcpStream) -> bool {
-        let found = self.find(connection).map(|(_, slot)| slot.kind.store(kind::OWN, Ordering::Release));
-        found.is_some()
+        self.find(connection).is_some_and(|(_, slot, _)| {
+            slot.kind.store(kind::OWN, Ordering::Release);
+            true
+        })
     }
 
-    /// The server's end of a connection of ours.
-    fn find(&self, connection: &TcpStream) -> Option<(i32, &Slot)> {
+    /// The server's end of a connection of ours, which it does not close meanwhile.
+    fn find(&self, connection: &TcpStream) -> Option<(i32, &Slot, MutexGuard<'_, Held>)> {
         let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
         let ends = |stream: &TcpStream| Some((canonical(stream.local_addr().ok()?), canonical(stream.peer_addr().ok()?)));
         let (here, there) = ends(connection)?;
@@ -551,16 +575,17 @@ impl Gate {
             ends(&stream) == Some((there, here))
         };
         let is_client = |slot: &Slot| [kind::CLIENT, kind::OWN].contains(&slot.kind.load(Ordering::Acquire));
-        let slots = (0..=self.highest.load(Ordering::Relaxed)).filter_map(|fd| Some((fd, self.slot(fd)?)));
-        slots.into_iter().find(|(fd, slot)| is_client(slot) && is_it(*fd))
+        (0..=self.highest.load(Ordering::Relaxed)).find_map(|fd| {
+            let slot = self.slot(fd)?;
+            let held = lock(&slot.held);
+            (is_client(slot) && is_it(fd)).then_some((fd, slot, held))
+        })
     }
 
     fn catch_with(&self, connection: &TcpStream, begins: impl FnOnce(&mut Flow) -> bool) -> Option<u64> {
-        let (fd, slot) = self.find(connection)?;
-        let held = lock(&slot.held);
+        let (fd, slot, held) = self.find(connection)?;
         let mut flow = lock(&self.flow);
-        // The server may have closed it meanwhile.
-        if ![kind::CLIENT, kind::OWN].contains(&slot.kind.load(Ordering::Acquire)) || !begins(&mut flow) {
+        if !begins(&mut flow) {
             return None;
         }
         self.source.store(fd, Ordering::Release);
@@ -576,6 +601,9 @@ impl Gate {
     /// Appends what was caught, at most `max` bytes. A turn is confirmed by what holds all of its stream.
     pub fn take(&self, out: &mut Vec<u8>, max: usize) -> Taken {
         let mut flow = lock(&self.flow);
+        if flow.is_broken {
+            return Taken::default();
+        }
         // What is missing comes first.
         let until = flow.gap.as_ref().map_or(flow.caught, |gap| gap.at);
         let len = flow.waiting().saturating_sub((flow.caught - until) as usize).min(max);

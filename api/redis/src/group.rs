@@ -46,12 +46,16 @@ const OTHERS_MAY_SPEAK: Duration = Duration::from_millis(500);
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// An operator's word that this server shall lead is void behind this.
 const FORCE_MAX: Duration = Duration::from_secs(2);
+/// A server whose clock is off lets others lead for so long.
+const OFF_WAITS: Duration = Duration::from_secs(3);
 /// A server whose main thread has not gone on for so long lets others take over, for so long.
 const HANGS_AFTER: Duration = Duration::from_millis(300);
 const HANGS_LONG: Duration = Duration::from_secs(3);
 /// A leader that is to let another one lead waits so long for what it has answered before.
 const STEPS_DOWN_WITHIN: Duration = Duration::from_millis(200);
-/// A leader of which nothing is decided for so long, where others could lead, lets them: its agent's disk may not take the log.
+/// A leader whose own stream was interrupted, and does not go on within this time, leads no more.
+const RESUMES_WITHIN: Duration = Duration::from_secs(2);
+/// A leader whose agent's disk has not taken what was decided for so long lets others lead.
 const STALLED: Duration = Duration::from_secs(1);
 /// A server that has just spoken may be known to the group before its process is to the agents: it is called ended behind this.
 const KNOWN_AFTER: Duration = Duration::from_millis(50);
@@ -180,10 +184,14 @@ pub struct Worker {
     members: Vec<u16>,
     /// Of the servers that lead or are on the list: whose process has ended.
     ended: BTreeSet<u64>,
+    /// Of those: whose end was told, of this process. What is only not known to run may not be waited for any more, but may still answer.
+    told_ended: BTreeSet<u64>,
     /// Of the same: which do not go on; the node and the number of each one's process; whose end was seen when it was asked for, since when.
     hung: BTreeSet<u64>,
     instances: BTreeMap<u64, (u32, u32)>,
     seen_ended: BTreeMap<u64, Instant>,
+    /// Since when this server's own stream is interrupted.
+    gap_since: Option<Instant>,
     /// When an entry came, or none was waited for.
     decided_at: Instant,
     /// Turns of this server's main thread, and when there was a new one.
@@ -397,9 +405,11 @@ impl Worker {
             state: State::Nothing { since: Instant::now() },
             members: Vec::new(),
             ended: BTreeSet::new(),
+            told_ended: BTreeSet::new(),
             hung: BTreeSet::new(),
             instances: BTreeMap::new(),
             seen_ended: BTreeMap::new(),
+            gap_since: None,
             decided_at: Instant::now(),
             turns: 0,
             moved: Instant::now(),
@@ -650,6 +660,10 @@ impl Worker {
 
     /// If nobody leads, a server that has all that is decided asks to; the first such entry counts.
     fn look_for_a_leader(&mut self) -> Result<(), String> {
+        let turns = self.shared.turns.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.turns, turns) != turns {
+            self.moved = Instant::now();
+        }
         let stage = self.group.standing().map(|standing| standing.stage);
         let leads = matches!(self.state, State::Leading { .. });
         if stage == Some(Stage::Running) || !leads {
@@ -698,12 +712,9 @@ impl Worker {
         if matches!(self.state, State::Leading { .. }) && headless >= LEAD_AGAIN {
             self.stop(); // what waits is not known to be decided
         }
-        let turns = self.shared.turns.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.turns, turns) != turns {
-            self.moved = Instant::now();
-        }
         let is_able = match &self.state {
-            State::Following { .. } if !self.is_off.is_empty() => false,
+            // If all others are gone, or off: it may be the last leader's clock that was.
+            State::Following { .. } if !self.is_off.is_empty() && headless < OFF_WAITS => false,
             // Its main thread could not take over.
             _ if self.moved.elapsed() >= HANGS_AFTER && headless < HANGS_LONG => false,
             // Who has much to apply lets others ask first.
@@ -712,7 +723,7 @@ impl Worker {
                 to_apply <= TO_APPLY_MAX || headless >= LEAD_AGAIN
             }
             State::Nothing { .. } if self.course.term == 0 => self.is_first(),
-            State::Nothing { since } => self.is_whole && since.elapsed() >= LEAD_AGAIN,
+            State::Nothing { since } => self.is_whole && since.elapsed() >= LEAD_AGAIN && headless >= LEAD_AGAIN,
             _ => false,
         };
         let term = self.course.term + 1;
@@ -797,12 +808,16 @@ impl Worker {
             return Ok(());
         }
         self.decided_at = Instant::now();
+        // Where others decide nothing either (a fence or a witness is waited for), nobody would lead.
+        if !is_unwritten(&self.settings).unwrap_or(false) {
+            return Ok(());
+        }
         let term = self.course.term;
         self.resigned_term = term;
         self.propose(Proposal::Resign { term })?;
         self.stop();
         let why = format!(
-            "nothing was decided here for {} s: the agent of this host is slow, or its disk does not take the log",
+            "nothing that was decided was written here for {} s: the disk of this host's agent does not take the log",
             STALLED.as_secs()
         );
         self.shared.to_server.push(ToServer::Be(Role::Waits(why)));
@@ -812,7 +827,7 @@ impl Worker {
     /// The server is a primary, and nobody else answers any more: this one does.
     fn begin_to_lead(&mut self) -> Result<(), String> {
         let State::TakingOver { position, is_primary: true, .. } = self.state else { return Ok(()) };
-        let (now, ended) = (Instant::now(), &self.ended);
+        let (now, ended) = (Instant::now(), &self.told_ended);
         self.leases.retain(|lease| lease.until > now && !ended.contains(&lease.client));
         if self.leases.is_empty() { self.lead(position) } else { Ok(()) }
     }
@@ -821,7 +836,7 @@ impl Worker {
     fn was_led(&mut self, former: Option<Leader>) {
         let resigned = self.resigned.take();
         let Some(Leader { client, lease_ms, host, .. }) = former else { return };
-        let is_over = resigned == Some(client) || self.ended.contains(&client);
+        let is_over = resigned == Some(client) || self.told_ended.contains(&client);
         if lease_ms > 0 && !is_over && client != self.group.client() {
             self.leases.push(Lease { client, host, until: Instant::now() + wait_for_lease(lease_ms) });
         }
@@ -853,6 +868,7 @@ impl Worker {
         source.get_ref().stream.set_nonblocking(true).map_err(text)?;
         let (term, now) = (self.course.term, Instant::now());
         self.confirmed = 0;
+        self.gap_since = None;
         self.proposed_at.clear();
         self.may_renew = self.shared.has_lease.load(Ordering::Acquire);
         // Even if it is empty, so that all know where the stream begins. Where commands end in it is known later.
@@ -1002,6 +1018,7 @@ impl Worker {
                     self.leases.push(Lease { client: 0, host: String::new(), until });
                 }
                 self.resigned = None;
+                self.clocks.has_leader();
                 if !self.has_missed(&before) {
                     self.follow();
                 }
@@ -1290,7 +1307,13 @@ impl Worker {
         if matches!(self.state, State::Leading { .. })
             && let Some(at) = self.shared.gate.gap()
         {
-            self.resume_source(at).map_err(|e| format!("this server has ended its own stream, which does not go on: {e}"))?;
+            let since = *self.gap_since.get_or_insert_with(Instant::now);
+            match self.resume_source(at) {
+                Ok(()) => self.gap_since = None,
+                // Tried again: clients are killed one after the other, or a script runs.
+                Err(_) if since.elapsed() < RESUMES_WITHIN => return Ok(()),
+                Err(e) => return Err(format!("this server has ended its own stream, which does not go on: {e}")),
+            }
         }
         let State::Leading { source, proposed, acked, acked_offset, .. } = &mut self.state else { return Ok(()) };
         if has_hung_up(&source.get_ref().stream) || self.shared.gate.caught().is_none() {
@@ -1311,7 +1334,8 @@ impl Worker {
         let State::Leading { source: of_leader, .. } = &mut self.state else { return Ok(()) };
         let (gate, offset) = (&self.shared.gate, self.shared.origin.load(Ordering::Acquire) + at);
         let account = self.shared.accounts().own;
-        let mut source = replication::resume(&self.settings.own, &account, offset, |stream| gate.admit(stream))?;
+        let id = self.shared.stream_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut source = replication::resume(&self.settings.own, &account, (&id, offset), |stream| gate.admit(stream))?;
         let total = gate.catch_again(&source.get_ref().stream).ok_or(io::ErrorKind::ConnectionReset)?;
         gate.fill(&replication::rest(&mut source, total)?);
         // Its main thread ends a turn.
@@ -1362,6 +1386,7 @@ impl Worker {
         let is_known =
             |client: &u64| watched.iter().any(|(of, _)| of == client) || self.leases.iter().any(|lease| lease.client == *client);
         self.ended.retain(is_known);
+        self.told_ended.retain(is_known);
         self.hung.retain(is_known);
         self.instances.retain(|client, _| is_known(client));
         self.seen_ended.retain(|client, _| is_known(client));
@@ -1371,6 +1396,9 @@ impl Worker {
             let Ok(monitored) = self.fide.monitor(&target, Resources::default()) else { continue };
             if monitored.subject.app != 0 {
                 self.instances.insert(client, (monitored.subject.node, monitored.subject.app));
+            }
+            if monitored.state != Some(TargetState::Hung) {
+                self.hung.remove(&client);
             }
             if monitored.state != Some(TargetState::Ended) {
                 // What ended was another one of that name.
@@ -1413,6 +1441,7 @@ impl Worker {
                 for client in these {
                     if self.instances.get(&client).is_none_or(|known| *known == instance) {
                         self.ended.insert(client);
+                        self.told_ended.insert(client);
                     } else {
                         // Another process of that name, before this one or behind it.
                         self.unmonitored = true;
@@ -1475,6 +1504,18 @@ fn wall_ms() -> u64 {
 /// A lease that began before this is over by then, also where one host's clock is slower than another's.
 fn wait_for_lease(lease_ms: u32) -> Duration {
     Duration::from_millis(u64::from(lease_ms) * 5 / 4)
+}
+
+/// Whether the agent has entries of a durable group that its disk has not taken.
+fn is_unwritten(settings: &Settings) -> Result<bool, String> {
+    let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
+    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+        Reply::Groups { groups } => {
+            let of = groups.iter().find(|group| group.name == settings.group);
+            Ok(of.is_some_and(|group| group.written.is_some_and(|written| written < group.index)))
+        }
+        _ => Ok(false),
+    }
 }
 
 /// The group's members, as the agent knows them.

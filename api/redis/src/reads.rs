@@ -78,6 +78,8 @@ struct Client {
     shows_turn: bool,
     /// All that was executed then shows nothing of the data.
     is_plain: bool,
+    /// Something else was, of which nothing was written yet.
+    is_owed: bool,
     /// The ticket for which everything waits that is written to it.
     waits: u64,
     /// Answers may come at any time.
@@ -242,6 +244,7 @@ impl Reads {
             *client = Client { turn, shows: 0, shows_turn: false, is_plain: true, ..*client };
         }
         client.is_plain &= is_plain && !client.is_later && !is_later;
+        client.is_owed |= !is_plain;
         client.shows = client.shows.max(shows);
         client.shows_turn |= shows_turn;
         client.is_later |= is_later;
@@ -300,6 +303,7 @@ impl Reads {
         if client.turn + 1 != turn || is_careful {
             client.waits = client.waits.max(last);
         }
+        client.is_owed = false;
         client.waits
     }
 
@@ -309,7 +313,7 @@ impl Reads {
         let (turn, is_careful) = (self.turn, self.is_careful);
         let Ok(fd) = usize::try_from(fd) else { return false };
         let client = self.client(fd);
-        client.turn + 1 == turn && client.is_plain && client.waits <= decided && !is_careful
+        client.turn + 1 == turn && client.is_plain && !client.is_owed && client.waits <= decided && !is_careful
     }
 
     /// What was written to this client waits for that ticket at least, and so does what follows.
@@ -317,6 +321,7 @@ impl Reads {
         if let Ok(fd) = usize::try_from(fd) {
             let client = self.client(fd);
             client.waits = client.waits.max(ticket);
+            client.is_owed = false;
         }
     }
 }
@@ -454,6 +459,12 @@ mod tests {
         run(&mut reads, 8, Access::Nothing, &["ping"]);
         reads.end_turn(None, 1);
         assert_eq!([6, 8].map(|fd| reads.is_plain(fd, 1)), [true, false]);
+        // Its socket took nothing in the turn in which it was shown data.
+        run(&mut reads, 6, GET, &["get", "a"]);
+        reads.end_turn(None, 1);
+        run(&mut reads, 6, Access::Nothing, &["ping"]);
+        reads.end_turn(None, 1);
+        assert!(!reads.is_plain(6, 1));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for one line or one piece of data.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that is there answers within this time.
+const SOON: Duration = Duration::from_secs(1);
 /// A line of this protocol, or one argument of a command, is no longer.
 const LINE_MAX: usize = 1 << 16;
 
@@ -101,11 +103,8 @@ pub enum Sync {
 /// # Errors
 /// What it answered, or that it did not.
 pub fn ask_info(address: &str, account: &Account, section: &str) -> io::Result<String> {
-    info(&mut connect(address, account, Duration::from_millis(500), |_| true)?, section)
-}
-
-fn info(server: &mut BufReader<Counted>, section: &str) -> io::Result<String> {
-    let len = asked(server, &["INFO", section])?;
+    let mut server = connect(address, account, Duration::from_millis(500), |_| true)?;
+    let len = asked(&mut server, &["INFO", section])?;
     let len = len.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()).filter(|len| *len <= LINE_MAX);
     let mut text = vec![0; len.ok_or_else(|| wrong("INFO is not answered by a text"))?];
     server.read_exact(&mut text)?;
@@ -127,7 +126,9 @@ fn connect(
     stream.set_write_timeout(Some(patience))?;
     let until = Instant::now() + patience;
     while !admits(&stream) {
-        if Instant::now() >= until {
+        let is_over = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0])).is_ok_and(|len| len == 0);
+        stream.set_nonblocking(false)?;
+        if is_over || Instant::now() >= until {
             return Err(io::ErrorKind::TimedOut.into());
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -183,30 +184,24 @@ pub fn attach(
 /// # Errors
 /// What the server answered, or that it did not.
 pub fn position(address: &str, account: &Account) -> io::Result<(String, u64)> {
-    position_in(&ask_info(address, account, "replication")?)
-}
-
-fn position_in(info: &str) -> io::Result<(String, u64)> {
+    let info = ask_info(address, account, "replication")?;
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
     let offset = field("master_repl_offset:").and_then(|offset| offset.parse().ok());
     field("master_replid:").zip(offset).ok_or_else(|| wrong("INFO names no replication id and offset"))
 }
 
-/// Becomes a replica of this host's own server again, of its stream behind so many bytes.
+/// Becomes a replica of this host's own server again, of its stream of this replication id behind so many bytes.
 ///
 /// # Errors
 /// What the server answered, or that it did not, or keeps no more of its stream.
 pub fn resume(
     address: &str,
     account: &Account,
-    offset: u64,
+    (id, offset): (&str, u64),
     admits: impl Fn(&TcpStream) -> bool,
 ) -> io::Result<BufReader<Counted>> {
-    let mut server = connect(address, account, PATIENCE, admits)?;
-    let (id, _) = position_in(&info(&mut server, "replication")?)?;
-    // INFO's text ends with an empty line.
-    line(&mut server)?;
-    let answer = asked(&mut server, &["PSYNC", &id, &(offset + 1).to_string()])?;
+    let mut server = connect(address, account, SOON, admits)?;
+    let answer = asked(&mut server, &["PSYNC", id, &(offset + 1).to_string()])?;
     if answer.starts_with("+CONTINUE") { Ok(server) } else { Err(wrong(format!("PSYNC is answered by {answer}"))) }
 }
 

@@ -202,6 +202,11 @@ fn accounts(api: Api) -> Accounts {
     Accounts { of_others, own }
 }
 
+/// Clients may come with TLS: an operator may turn it on at any time.
+fn has_tls(api: Api) -> bool {
+    setting(api, "tls-port").parse().is_ok_and(|port: u16| port > 0)
+}
+
 /// What a command is, as the server says.
 fn kind_of(api: Api, name: &str) -> (Kind, Access) {
     let found = api.call("COMMAND", &["INFO", name]).tree();
@@ -269,7 +274,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     // Other modules write from threads of their own; what is encrypted, or read by other threads, is read before it is executed.
     let has_modules = !api.call("MODULE", &["LIST"]).tree().elements().is_empty();
     let io_threads = setting(api, "io-threads").parse().unwrap_or(1);
-    if has_modules || io_threads > 1 || setting(api, "tls-port").parse().is_ok_and(|port: u16| port > 0) {
+    if has_modules || io_threads > 1 || has_tls(api) {
         calls::with_reads(|reads| reads.be_careful());
     }
     api.filter(on_filter);
@@ -423,6 +428,9 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     const AFTER: u64 = 1;
     if sub != AFTER {
         calls::sleeps();
+        if main().leads.get() && shared().gate.has_gap() {
+            close_gap();
+        }
     }
     main().lacks_copies.set(lacks_copies());
     shared().moves();
@@ -430,6 +438,9 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
         with(|s| s.asked = Instant::now());
         *shared().accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(main().api);
+        if has_tls(main().api) {
+            calls::with_reads(|reads| reads.be_careful());
+        }
     }
     if sub == AFTER && main().leads.get() && with(|s| s.checked.elapsed() >= CHECK) {
         with(|s| s.checked = Instant::now());
@@ -456,9 +467,17 @@ fn look_at_applied() -> Option<u64> {
     applied
 }
 
+/// What was missing of the stream is there when all is there that the server counts: it has written everything by now, if clients take it.
+fn close_gap() {
+    let end = main().api.replication(c"master_repl_offset");
+    if let Some(all) = end.and_then(|end| end.checked_sub(shared().origin.load(Ordering::Acquire))) {
+        shared().gate.close_gap(all);
+    }
+}
+
 /// All replies that wait rest on it: what was caught is what the server counts.
 fn check_stream() {
-    if shared().gate.gap().is_some() {
+    if shared().gate.has_gap() {
         return;
     }
     let end = main().api.replication(c"master_repl_offset");
@@ -516,6 +535,7 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                     drop(main().api.call("CONFIG", &["SET", "repl-timeout", timeout]));
                 }
                 keep_lineage();
+                *shared().stream_id.lock().unwrap_or_else(PoisonError::into_inner) = main().api.replication_id();
                 main().api.on_readable(fd.as_raw_fd(), on_group);
                 with(|s| s.group = Some(fd));
             }

@@ -143,6 +143,8 @@ pub struct Shared {
     pub progress: Mutex<Option<Progress>>,
     /// Turns of the main thread's loop.
     pub turns: AtomicU64,
+    /// The replication id of this server's stream, while it leads.
+    pub stream_id: Mutex<String>,
     /// A port of this host where nobody answers.
     pub nobody: u16,
     _nobody: TcpListener,
@@ -213,6 +215,7 @@ impl Shared {
             has_lease: AtomicBool::new(false),
             progress: Mutex::default(),
             turns: AtomicU64::new(0),
+            stream_id: Mutex::default(),
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),

@@ -144,14 +144,36 @@ fn a_stream_whose_connection_is_closed_goes_on_by_another_one() {
     assert!(!gate.take(&mut Vec::new(), 100).is_any, "what is missing comes first");
     gate.fill(b"set 2 set 3 ");
     assert_eq!((gate.gap(), gate.caught()), (None, Some(24)));
-    assert!(!gate.take(&mut Vec::new(), 100).is_any, "where commands end is not known yet");
     end_turn(true);
+    assert!(!gate.take(&mut Vec::new(), 100).is_any, "the server may have more to write of it");
+    gate.close_gap(23);
+    assert!(gate.has_gap(), "it has");
+    gate.close_gap(24);
     out.clear();
     assert_eq!(gate.take(&mut out, 8).ticket, None, "a turn in the gap may have written all of it");
     assert_eq!(gate.take(&mut out, 100), Taken { ticket: Some(4), is_any: true, cut: Some(0) });
     assert_eq!(out, b"set 2 set 3 set 4 ");
     gate.release(4, &mut Vec::new());
     assert_eq!(read(&mut one).0, b"1234");
+    // All of what was missing is written behind that point.
+    close_as_server(&gate, next);
+    write(&gate, fd, b"5").unwrap();
+    end_turn(true);
+    write(&gate, fd, b"6").unwrap();
+    end_turn(true);
+    let mut own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let next = listener.accept().unwrap().0.into_raw_fd();
+    assert!(gate.accepted(next) && gate.catch_again(&own).is_some());
+    gate.fill(b"");
+    write(&gate, next, b"set 5 set 6 ").unwrap();
+    end_turn(true);
+    gate.close_gap(36);
+    assert_eq!(gate.take(&mut Vec::new(), 6).ticket, None, "its turn may have written the rest");
+    assert_eq!(gate.take(&mut Vec::new(), 6), Taken { ticket: Some(6), is_any: true, cut: Some(0) });
+    gate.release(6, &mut Vec::new());
+    assert_eq!(read(&mut one).0, b"56");
+    own.set_nonblocking(true).unwrap();
+    assert!(own.read(&mut [0; 1]).is_err(), "it is caught");
     // One that is closed before the gap is filled is one too many.
     close_as_server(&gate, next);
     let (_own, again) = (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0.into_raw_fd());
