@@ -6,16 +6,19 @@ use std::time::{Duration, Instant};
 
 /// What was read longer ago counts no more: a leader writes something every 10 s, if nobody else does.
 const WINDOW: Duration = Duration::from_secs(25);
-/// A clock that seems ahead may be that of a server that reads late: so many entries, over so long, must say so.
-const ENTRIES: usize = 3;
+/// A clock that seems ahead may be that of a server that reads late: so many readings, over so long, must say so.
+const READINGS: usize = 3;
 const SPAN: Duration = Duration::from_secs(1);
-/// Entries that are kept.
-const KEPT_MAX: usize = 64;
+/// What is read within this time is one reading: the least.
+const BUCKET: Duration = Duration::from_millis(100);
+/// Readings that are kept: of the window.
+const KEPT_MAX: usize = 250;
 
 /// This server's time less the leader's, as entries were read: the difference of the clocks, and how long the entry took.
 #[derive(Debug, Default)]
 pub struct Clocks {
     read: VecDeque<(Instant, i64)>,
+    newest_ms: i64,
 }
 
 impl Clocks {
@@ -27,10 +30,14 @@ impl Clocks {
     /// An entry of the leader was read.
     pub fn read(&mut self, now: Instant, own_ms: u64, leader_ms: u64) {
         let ahead_ms = own_ms.cast_signed().saturating_sub(leader_ms.cast_signed());
-        if self.read.len() >= KEPT_MAX {
+        self.newest_ms = ahead_ms;
+        match self.read.back_mut() {
+            Some((at, least_ms)) if now.duration_since(*at) < BUCKET => *least_ms = ahead_ms.min(*least_ms),
+            _ => self.read.push_back((now, ahead_ms)),
+        }
+        if self.read.len() > KEPT_MAX {
             self.read.pop_front();
         }
-        self.read.push_back((now, ahead_ms));
     }
 
     /// By how much this server's clock is ahead of the leader's, at most; negative: it is behind, by so much at least. Only if that is more than `max_ms`.
@@ -38,12 +45,12 @@ impl Clocks {
         while self.read.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
             self.read.pop_front();
         }
-        let ((first, _), (last, newest)) = (self.read.front()?, self.read.back()?);
+        let ((first, _), (last, _)) = (self.read.front()?, self.read.back()?);
         let least = self.read.iter().map(|(_, ahead_ms)| *ahead_ms).min()?;
         let max_ms = i64::try_from(max_ms).unwrap_or(i64::MAX);
         // Read at different times: one that stood still reads all at once.
-        let is_sure = self.read.len() >= ENTRIES && last.duration_since(*first) >= SPAN;
-        if *newest < -max_ms { Some(*newest) } else { (is_sure && least > max_ms).then_some(least) }
+        let is_sure = self.read.len() >= READINGS && last.duration_since(*first) >= SPAN;
+        if self.newest_ms < -max_ms { Some(self.newest_ms) } else { (is_sure && least > max_ms).then_some(least) }
     }
 }
 
