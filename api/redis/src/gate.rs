@@ -426,12 +426,6 @@ impl Gate {
         self.lease_ns.store(until_ns, Ordering::Release);
     }
 
-    /// Whether a turn that ended now would need no entry.
-    #[must_use]
-    pub fn has_lease(&self) -> bool {
-        self.lease_ns.load(Ordering::Acquire) > now_ns()
-    }
-
     /// The turn that has not ended yet: it is confirmed by an entry.
     #[must_use]
     pub fn turn(&self) -> u64 {

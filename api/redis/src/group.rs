@@ -9,7 +9,7 @@ use crate::gate::{LEASE, now_ns};
 use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
-use fide_client::wire::control::{GroupMember, GroupOrder, Reply, Request};
+use fide_client::wire::control::{GroupMember, GroupOrder, GroupStatus, Reply, Request};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Resources, TargetState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -209,6 +209,7 @@ pub struct Worker {
     proposed_at: VecDeque<Option<u64>>,
     /// It has not said that it leads no more.
     may_renew: bool,
+    /// Of former leaders.
     leases: Vec<Lease>,
     /// The last client that said that it leads no more.
     resigned: Option<u64>,
@@ -357,20 +358,24 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
+/// The group, as the agent knows it.
+fn status(socket: Option<&Path>, group: &str) -> Result<GroupStatus, String> {
+    let connection = fide_client::Connection::open(socket).map_err(text)?;
+    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+        Reply::Groups { groups } => groups.into_iter().find(|of| of.name == group),
+        _ => None,
+    }
+    .ok_or_else(|| format!("the agent does not know the group {group}"))
+}
+
 /// Which group of this name it is, and its policy.
 fn generation(settings: &Settings) -> Result<(u64, String), String> {
-    let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
-    let group = match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
-        Reply::Groups { groups } => groups.into_iter().find(|group| group.name == settings.group),
-        _ => None,
-    };
-    match group.map(|group| (group.generation, group.policy)) {
-        None => Err(format!("the agent does not know the group {}", settings.group)),
-        // An agent that has just started knows the name, and learns from the others which group
-        // that is.
-        Some((0, _)) => Err(format!("the agent is joining the group {}", settings.group)),
-        Some(known) => Ok(known),
+    let group = status(settings.socket.as_deref(), &settings.group)?;
+    // An agent that has just started knows the name, and learns from the others which group that is.
+    if group.generation == 0 {
+        return Err(format!("the agent is joining the group {}", settings.group));
     }
+    Ok((group.generation, group.policy))
 }
 
 impl Worker {
@@ -1169,13 +1174,18 @@ impl Worker {
         leader.is_some_and(|leader| leader.address == self.address() && leader.host == self.host)
     }
 
+    /// What keeps this server from following, or from being in sync; empty: nothing.
+    fn trouble(&self) -> &str {
+        match self.state {
+            State::Following { .. } => &self.is_off,
+            State::Leading { .. } => "",
+            _ => &self.distrusts,
+        }
+    }
+
     /// Others know why this server gets no data, and when it does.
     fn say_what_fails(&mut self) -> Result<(), String> {
-        let why = match self.state {
-            State::Following { .. } => self.is_off.as_str(),
-            State::Leading { .. } => "",
-            _ => self.distrusts.as_str(),
-        };
+        let why = self.trouble();
         let known = self.course.fails.get(&self.address()).map_or("", String::as_str);
         let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_MAX / 4).collect();
         let is_due = self.said_fails.is_none_or(|said| said.elapsed() >= Duration::from_secs(1));
@@ -1403,6 +1413,7 @@ impl Worker {
             if monitored.state != Some(TargetState::Ended) {
                 // What ended was another one of that name.
                 self.ended.remove(&client);
+                self.told_ended.remove(&client);
                 self.seen_ended.remove(&client);
             } else if now.duration_since(*self.seen_ended.entry(client).or_insert(now)) >= KNOWN_AFTER {
                 self.ended.insert(client);
@@ -1462,11 +1473,7 @@ impl Worker {
         seen.in_sync = self.is_in_sync() && self.runs() && self.is_off.is_empty();
         seen.copies = self.course.in_sync();
         let leads = matches!(self.state, State::Leading { .. });
-        let trouble = match self.state {
-            State::Following { .. } => self.is_off.as_str(),
-            State::Leading { .. } => "",
-            _ => self.distrusts.as_str(),
-        };
+        let trouble = self.trouble();
         if seen.trouble != trouble {
             trouble.clone_into(&mut seen.trouble);
         }
@@ -1508,24 +1515,13 @@ fn wait_for_lease(lease_ms: u32) -> Duration {
 
 /// Whether the agent has entries of a durable group that its disk has not taken.
 fn is_unwritten(settings: &Settings) -> Result<bool, String> {
-    let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
-    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
-        Reply::Groups { groups } => {
-            let of = groups.iter().find(|group| group.name == settings.group);
-            Ok(of.is_some_and(|group| group.written.is_some_and(|written| written < group.index)))
-        }
-        _ => Ok(false),
-    }
+    let group = status(settings.socket.as_deref(), &settings.group)?;
+    Ok(group.written.is_some_and(|written| written < group.index))
 }
 
 /// The group's members, as the agent knows them.
 fn members(socket: Option<&Path>, group: &str) -> Result<Vec<GroupMember>, String> {
-    let connection = fide_client::Connection::open(socket).map_err(text)?;
-    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
-        Reply::Groups { groups } => groups.into_iter().find(|of| of.name == group).map(|of| of.members),
-        _ => None,
-    }
-    .ok_or_else(|| format!("the agent does not know the group {group}"))
+    status(socket, group).map(|group| group.members)
 }
 
 /// Whether a server may follow this one: before it connects there, and shows its password. What the

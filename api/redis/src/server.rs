@@ -304,6 +304,8 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     // SAFETY: as the server calls it; the name is not used behind this.
     let name = unsafe { api::filtered(ctx) };
     let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    // Outside of all borrowed state: the server is asked about a command that it has not been asked about.
+    let (kind, access) = main.kind(name);
     let is_refused = if OF_THE_GROUP.iter().any(|of_the_group| is(of_the_group)) {
         true
     } else if is(b"fide") || is(b"fide.refuse") {
@@ -312,20 +314,18 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
         // SAFETY: as above.
         opens_a_replica(unsafe { api::arguments(ctx) })
     } else if !main.leads.get() {
-        match main.kind(name).0 {
+        match kind {
             Kind::Harmless => false,
             Kind::Read | Kind::Script | Kind::Sent => true,
             Kind::Write => !main.is_replica.get(),
         }
     } else {
-        main.lacks_copies.get() && main.kind(name).0.may_write()
+        main.lacks_copies.get() && kind.may_write()
     };
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
     } else {
-        // Outside of the state: the server is asked about a command that it has not been asked about.
-        let access = main.kind(name).1;
         // SAFETY: as above; the words are not used behind this.
         let (count, word) = unsafe { (api::count(ctx), |at| api::word(ctx, at)) };
         calls::with_reads(|reads| {
