@@ -598,6 +598,9 @@ impl Node {
         self.drop_words_of(node);
         self.promises(node, incarnation, host, now_ns);
         let Some(known) = self.hosts.get_mut(&node) else { return };
+        if !known.counts_us {
+            self.reports.prompt(node, false);
+        }
         known.announced = introduction.contract;
         self.probing.begins(node);
         self.count_confirmers();

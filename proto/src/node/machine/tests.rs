@@ -47,10 +47,13 @@ fn meet(nodes: &mut [Node]) {
     meet_at(nodes, NOW + MS);
 }
 
-/// The same, at a later time than before.
+/// The same, at a later time than before. What they report of each other then is over.
 fn meet_at(nodes: &mut [Node], now_ns: u64) {
     exchange(nodes, now_ns);
-    nodes.iter_mut().for_each(|node| node.events.clear());
+    nodes.iter_mut().for_each(|node| {
+        node.events.clear();
+        node.reports.forget_prompts();
+    });
 }
 
 /// The same, and what became known waits to be taken.
@@ -505,6 +508,26 @@ fn the_word_of_a_former_incarnation_counts_no_more() {
     assert_eq!(a.weigh_fence(silent(1), NOW + 21 * MS), None);
 }
 
+/// Two hosts that meet know of each other that they are counted after a report each, not after a round of reports, also where the first one came
+/// to a host that did not yet know its sender, and took nothing from it.
+#[test]
+fn hosts_that_meet_know_at_once_that_they_are_counted() {
+    let mut nodes = [node(0, 5, false), node(1, 5, false)];
+    exchange(&mut nodes, NOW);
+    let [mut a, mut b] = nodes;
+    let next = |node: &mut Node| {
+        let mut entries = Vec::new();
+        node.poll_report(NOW, |_, _| Heard::default(), &mut entries).then_some(entries)
+    };
+    let _too_early = next(&mut a).unwrap();
+    a.handle_report(&header(1, 5), &next(&mut b).unwrap(), NOW).unwrap();
+    assert!(a.hosts[&id(1)].counts_us && !b.hosts[&id(0)].counts_us);
+    b.handle_report(&header(0, 5), &next(&mut a).unwrap(), NOW).unwrap();
+    assert!(b.hosts[&id(0)].counts_us);
+    a.handle_report(&header(1, 5), &next(&mut b).unwrap(), NOW).unwrap();
+    assert_eq!((next(&mut a), next(&mut b)), (None, None), "there is no end of it");
+}
+
 /// Three hosts or more that know of each other that they are counted.
 fn counted<const N: usize>() -> [Node; N] {
     let mut nodes = hosts::<N>(true);
@@ -523,6 +546,7 @@ fn armed_by_two() -> [Node; 3] {
     a.fence_mut().unwrap().sent(3, NOW, 1, [true; PATHS]);
     (1..3).for_each(|by| a.handle_report(&header(by, 5), &body(&[about(0, 5, 0)]), NOW + MS).unwrap());
     assert!(matches!(events(a)[..], [Event::Fence(Step::Extend { first: true, .. })]));
+    a.reports.forget_prompts();
     nodes
 }
 
