@@ -101,6 +101,10 @@
 //! had been awake, less what the time of these heartbeats exceeds their number of periods: for so long the machine below us may have stood still, and all hosts with it. The
 //! questions begin when we wake up in any case. For two hosts all stays as it was: there is nobody else.
 //!
+//! Where silence must last for long, as long as a promised fence, an observer on a busy machine sleeps many times meanwhile. What it heard
+//! before a pause stays what it heard: those who show that the pause took nothing need to be heard from a timeout before it on, not from
+//! the beginning of the silence. A fence that needs this observer's confirmations needs none of that: it does not confirm what it did not hear.
+//!
 //! # A host that promised a fence
 //! A host that announces a fence ([`Detector::fence`]) stops sending by itself when it cannot show in time that its heartbeats left (or arrived): at the latest
 //! when its promised timeout has passed since the last one that reached us. *Silent host* waits for that, and then says in its evidence that the
@@ -945,7 +949,7 @@ impl Detector {
         let grace = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
         let (first, limit) = (self.stats.pauses == 1, self.pause_limit_ns);
         self.awake_since_ns = now;
-        self.peers.iter_mut().for_each(|p| p.judge_from_ns = now);
+        self.peers.iter_mut().for_each(|p| p.slept(last, now));
         self.restart_probing(now);
         // A starved observer sleeps again and again: one verdict until it was awake for a full timeout.
         if first || was_awake > grace {
@@ -1026,7 +1030,7 @@ impl Detector {
     /// Nothing before this is held against anybody.
     fn judge_from(&mut self, now: u64) {
         for peer in &mut self.peers {
-            (peer.judge_from_ns, peer.doubt_from_ns) = (now, now);
+            (peer.judge_from_ns, peer.doubt_from_ns, peer.joined_ns) = (now, now, now);
         }
     }
 
@@ -1039,26 +1043,29 @@ impl Detector {
             }
             let in_use = (0..PATHS).filter(|&k| self.carrier[k] && !peer.paths[k].down);
             // On every path, for the silence is that of the last one.
-            let shown = in_use.map(|k| self.shown_from_ns(peer, k)).max().unwrap_or(u64::MAX);
+            let shown = in_use.map(|k| self.shown_from_ns(peer, k)).reduce(|a, b| Some(a?.max(b?))).flatten();
+            let is_heard = peer.last_arrival_ns() > self.awake_since_ns;
+            let is_over = is_heard || now > peer.forgiven_ns(self.awake_since_ns);
             let peer = &mut self.peers[i];
-            peer.judge_from_ns = peer.judge_from_ns.min(shown.max(peer.doubt_from_ns));
-            if now > self.awake_since_ns.saturating_add(peer.timeout_ns()) {
-                peer.doubt_from_ns = peer.judge_from_ns; // it had all its time again
+            if let Some(from_ns) = shown {
+                peer.judge_from_ns = peer.judge_from_ns.min(from_ns.max(peer.doubt_from_ns));
+            }
+            if is_over || shown.is_some() {
+                peer.doubt_from_ns = peer.judge_from_ns;
             }
         }
     }
 
-    /// From when on this host's silence on this path counts, because another one shows that nothing was lost there; `u64::MAX` when none does. The same barrier served
-    /// both, so they share a receive queue. What the other leaves open is added to the silence, wherever in it that was.
-    fn shown_from_ns(&self, peer: &Peer, path: usize) -> u64 {
+    /// From when on this host's silence on this path counts, because another one shows that nothing was lost there; `None` when none does. The same
+    /// barrier served both, so they share a receive queue. What the other leaves open is added to the silence, wherever in it that was.
+    fn shown_from_ns(&self, peer: &Peer, path: usize) -> Option<u64> {
         let barrier_ns = peer.paths[path].barrier_ns;
         let others = self
             .peers
             .iter()
             .filter(|other| other.node != peer.node && other.state == State::Alive && other.paths[path].barrier_ns == barrier_ns);
         let shown = others.filter_map(|other| other.paths[path].shows(self.awake_since_ns));
-        let last_ns = peer.last_arrival_ns();
-        shown.map(|(from_ns, open_ns)| from_ns.max(last_ns).saturating_add(open_ns)).min().unwrap_or(u64::MAX)
+        shown.map(|(from_ns, open_ns)| peer.shown_from_ns(from_ns, open_ns)).min()
     }
 
     /// F5: late when both paths are older than TO = HB + λmin + 2·δmax. F4: one path alone is a fault of that path.

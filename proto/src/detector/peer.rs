@@ -7,7 +7,7 @@ use super::others::{Beat, Others};
 use super::state::State;
 use fide_wire::PATHS;
 use fide_wire::packet::Notice;
-use fide_wire::verdict::{Contract, FencePromise};
+use fide_wire::verdict::{Confirmers, Contract, FenceMode, FencePromise};
 
 /// Who is not heard for this many timeouts after another was judged silent fell silent together with it.
 const TOGETHER_TIMEOUTS: u64 = 2;
@@ -396,6 +396,10 @@ pub(super) struct Peer {
     pub judge_from_ns: u64,
     /// What that was before we slept, until it is known whether anything was missed ([`super`], "What a pause costs"); else the same.
     pub doubt_from_ns: u64,
+    /// Until when we were awake before the first pause that is in doubt.
+    pub slept_from_ns: u64,
+    /// When we joined or rejoined: what came before may have been confirmed by us, and we do not know it.
+    pub joined_ns: u64,
     /// Who else reported its silence, and when.
     pub reporters: Vec<(String, u64)>,
     /// When a heartbeat of a later incarnation of it came last, which it has not announced here yet.
@@ -446,6 +450,8 @@ impl Peer {
             draining_since_ns: None,
             judge_from_ns: 0,
             doubt_from_ns: 0,
+            slept_from_ns: 0,
+            joined_ns: 0,
             reporters: Vec::new(),
             renewed_ns: 0,
             others: Others::default(),
@@ -570,9 +576,37 @@ impl Peer {
     }
 
     /// Until when its fence may still be open: what it counted in this time it has promised to stop after ([`crate::fence`]). The time runs from the
-    /// last arrival by any path, and not from before anything that we did not hear for a reason of our own.
+    /// last arrival by any path, and not from before anything that we did not hear for a reason of our own. Where the fence needs our
+    /// confirmation, what we slept through does not matter: we have not confirmed what we did not hear. (Where it needs that of a
+    /// majority, the others say the same of theirs, `node::machine::fenced`.)
     pub fn fence_until_ns(&self) -> Option<u64> {
-        self.fence.map(|f| self.silent_since_ns().saturating_add(f.timeout_ns))
+        let promise = self.fence?;
+        let needs_us = matches!(promise.mode, FenceMode::Acknowledged(Confirmers::All | Confirmers::Majority));
+        let last_ns = self.paths.iter().map(|p| p.silent_since_ns(self.joined_ns)).max().unwrap_or(self.joined_ns);
+        let since_ns = if needs_us { last_ns } else { self.silent_since_ns() };
+        Some(since_ns.saturating_add(promise.timeout_ns))
+    }
+
+    /// We did not run since `last_ns`: what came since may have been lost, until it is known that it was not.
+    pub fn slept(&mut self, last_ns: u64, now_ns: u64) {
+        if self.doubt_from_ns == self.judge_from_ns {
+            self.slept_from_ns = last_ns;
+        }
+        self.judge_from_ns = now_ns;
+    }
+
+    /// From when on its silence counts, as those show who were heard since `from_ns` without a gap, but for `open_ns`: from
+    /// where it counted before we slept if they were heard before that, too.
+    pub fn shown_from_ns(&self, from_ns: u64, open_ns: u64) -> u64 {
+        let is_all = from_ns.saturating_add(self.timeout_ns()) <= self.slept_from_ns;
+        let from_ns = if is_all { self.doubt_from_ns } else { from_ns };
+        from_ns.max(self.last_arrival_ns()).saturating_add(open_ns)
+    }
+
+    /// When it has had all its time again since we woke up, whatever we missed: the time of its fence, too.
+    pub fn forgiven_ns(&self, awake_since_ns: u64) -> u64 {
+        let fence_ns = self.fence.map_or(0, |promise| promise.timeout_ns);
+        awake_since_ns.saturating_add(self.timeout_ns().max(fence_ns))
     }
 
     /// Whether it promised a fence that may still be open.

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::harness::*;
+use fide_wire::verdict::{Confirmers, FenceMode, FencePromise};
 
 #[test]
 fn keepalived_2066_an_observer_that_was_not_scheduled_says_so_and_judges_nobody() {
@@ -415,4 +416,34 @@ fn the_plan_never_sleeps_past_what_it_would_call_a_pause() {
         assert_eq!(b.d.poll_action(), None);
     }
     assert!(turns <= 400, "{turns} turns in 200 ms");
+}
+
+/// A host with a fence of half a second crashes, and the observer stands still for 8 of every 60 ms, its kernel too. Whether it is told in so much time.
+fn is_told_by_a_starved_observer(hosts: &[u32], mode: FenceMode, within_ns: u64) -> bool {
+    let mut b = Bench::watching(hosts);
+    let timeout_ns = 500 * MS;
+    b.d.fence(A, 1, Some(FencePromise { timeout_ns, mode, host: true })).unwrap();
+    b.run(150 * MS);
+    b.crash(A);
+    let crashed = b.now;
+    while b.now < crashed + within_ns {
+        b.run(52 * MS);
+        b.sleep(8 * MS, false);
+    }
+    let told = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost);
+    told.inspect(|v| assert!(v.at_ns > crashed + timeout_ns - 2 * TO && v.evidence.fenced, "{v:?}")).is_some()
+}
+
+/// Silence that lasts for a fence's time had to begin anew with every pause: an observer on a busy machine never told a host behind a fence as dead.
+#[test]
+fn an_observer_that_sleeps_again_and_again_tells_a_fenced_host_all_the_same() {
+    // Each of ten pauses may have been one of the machine below us.
+    assert!(is_told_by_a_starved_observer(&[A, B], FenceMode::Sent, 700 * MS));
+    // What we did not hear we did not confirm, and it cannot have extended the fence.
+    for needs_us in [Confirmers::All, Confirmers::Majority] {
+        assert!(is_told_by_a_starved_observer(&[A], FenceMode::Acknowledged(needs_us), 700 * MS));
+    }
+    // Nobody shows that a heartbeat was not lost in a pause that extended it, or that others have not confirmed one.
+    assert!(!is_told_by_a_starved_observer(&[A], FenceMode::Sent, 3_000 * MS));
+    assert!(!is_told_by_a_starved_observer(&[A], FenceMode::Acknowledged(Confirmers::AtLeast(1)), 3_000 * MS));
 }
