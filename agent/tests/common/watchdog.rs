@@ -63,6 +63,7 @@ pub fn keep_logs() {
         for name in ["log", "history.jsonl", "fide.toml"] {
             let _ = fs::copy(from.join(name), to.join(name));
         }
+        let _ = fs::copy(from.join("redis/log"), to.join("redis.log"));
     }
     eprintln!("---- whole logs: {}", kept.display());
 }
