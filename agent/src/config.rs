@@ -55,6 +55,8 @@ pub struct Config {
     pub cluster_id: u32,
     /// This host's name in the cluster.
     pub node: String,
+    /// What fails together with this host, such as its rack; empty: it is not said.
+    pub zone: String,
     /// HB: time between two heartbeats, ns.
     pub heartbeat_ns: u64,
     /// The UDP port of the lane.
@@ -613,6 +615,10 @@ from_text!(SocketPath, "the path of a socket", |t| {
 struct NodeName(String);
 from_text!(NodeName, "a host name", |t| names::check_node(t).map(|()| NodeName(t.into())));
 
+/// The name of a zone.
+struct ZoneName(String);
+from_text!(ZoneName, "the name of a zone", |t| names::check_zone(t).map(|()| ZoneName(t.into())));
+
 /// The name of a cluster.
 struct ClusterName(String);
 from_text!(ClusterName, "the name of a cluster", |t| names::check_cluster(t).map(|()| ClusterName(t.into())));
@@ -801,6 +807,7 @@ struct File {
     cluster: Option<ClusterName>,
     cluster_id: Option<Spanned<u32>>,
     node: Option<NodeName>,
+    zone: Option<ZoneName>,
     heartbeat: Option<Spanned<Ns>>,
     restart_within: Option<Spanned<FileRestart>>,
     port: Option<Spanned<u16>>,
@@ -1092,6 +1099,7 @@ impl Config {
             cluster_id,
             node,
             heartbeat_ns,
+            zone: file.zone.map_or_else(String::new, |zone| zone.0),
             port,
             rt_priority,
             ipv6,
@@ -2001,6 +2009,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.cluster != new.cluster, "cluster"),
         (old.cluster_id != new.cluster_id, "cluster_id"),
         (old.node != new.node, "node"),
+        (old.zone != new.zone, "zone"),
         (old.heartbeat_ns != new.heartbeat_ns, "heartbeat"),
         (old.port != new.port, "port"),
         (old.rt_priority != new.rt_priority, "rt_priority"),

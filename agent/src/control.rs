@@ -2118,6 +2118,7 @@ impl Control {
             node_id: fide_wire::name_id(&self.config.node),
             cluster: self.config.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
+            zone: self.config.zone.clone(),
         }
     }
 

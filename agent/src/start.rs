@@ -336,6 +336,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     };
     let about = About {
         cluster: config.cluster.clone(),
+        zone: config.zone.clone(),
         profile: config.profile.name().into(),
         interfaces: config.paths.iter().map(|p| p.interface.clone()).collect(),
         started_ns: now_ns(),

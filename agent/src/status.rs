@@ -24,6 +24,8 @@ const APPS_AT_ONCE: usize = 128;
 pub struct About {
     /// The cluster's name.
     pub cluster: String,
+    /// What fails together with this host.
+    pub zone: String,
     /// `shared` or `dedicated`.
     pub profile: String,
     /// Interfaces by path.
@@ -144,6 +146,7 @@ fn head(head: Head, about: &About) -> Status {
         node: head.name,
         node_id: head.node,
         cluster: about.cluster.clone(),
+        zone: about.zone.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
         incarnation: head.incarnation,
         uptime_s: now_ns().saturating_sub(about.started_ns) / 1_000_000_000,

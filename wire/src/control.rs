@@ -478,6 +478,9 @@ pub enum Reply {
         cluster: String,
         /// The agent's version.
         version: String,
+        /// What fails together with this host, such as its rack; empty: it is not said.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        zone: String,
     },
     /// To [`Request::Subscribe`], with one descriptor.
     Ring {
@@ -692,6 +695,9 @@ pub struct Status {
     pub node_id: u32,
     /// The cluster.
     pub cluster: String,
+    /// What fails together with this host, such as its rack; empty: it is not said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub zone: String,
     /// The agent's version.
     pub version: String,
     /// This agent's incarnation.

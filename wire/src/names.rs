@@ -11,6 +11,14 @@ pub fn check_node(name: &str) -> Result<(), String> {
     plain(name, "host")
 }
 
+/// Whether a zone, such as a rack, can have this name.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn check_zone(name: &str) -> Result<(), String> {
+    plain(name, "zone")
+}
+
 /// Whether a cluster can have this name.
 ///
 /// # Errors

@@ -168,18 +168,23 @@ impl Servers {
             (None, None) => Setup::hosts(hosts).up()?,
         };
         witnesses.iter().for_each(|of| (1..=hosts).for_each(|host| of.note_agent(&w, host)));
-        w.all_alive();
+        let mut of = Self { w, servers: Vec::new(), _pins: pins, witnesses, of_the_module: Vec::new() };
+        of.begin(hosts, (engine, policy), settings, of_the_module);
+        Some(of)
+    }
+
+    /// A group of all hosts, with a server on each.
+    fn begin(&mut self, hosts: u16, (engine, policy): (&str, &str), settings: &[&str], of_the_module: &[&str]) {
+        self.w.all_alive();
         let names = (1..=hosts).map(|host| format!("h{host}")).collect();
         let (engine, policy) = (engine.into(), policy.into());
         let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names, durable: false, fresh: false };
-        assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
-        let own = of_the_module.iter().map(|word| (*word).to_owned()).collect();
-        let mut of = Self { w, servers: Vec::new(), _pins: pins, witnesses, of_the_module: own };
+        assert!(matches!(self.w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
+        self.of_the_module = of_the_module.iter().map(|word| (*word).to_owned()).collect();
         for host in 1..=hosts {
-            of.servers.push(Some(start(&of.w, host, settings, of_the_module)));
-            of.is_ready(host);
+            self.servers.push(Some(start(&self.w, host, settings, of_the_module)));
+            self.is_ready(host);
         }
-        Some(of)
     }
 
     /// What a server says of itself; that it says nothing, if so.
@@ -1122,6 +1127,45 @@ fn writes_are_refused_while_too_few_servers_hold_everything() {
     assert_eq!(ask(&of.w, 1, "GET key").len(), 1, "reads go on");
     assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
     of.w.start(2);
+    until("it takes writes again", || ask(&of.w, 1, "SET key 3") == "+OK");
+}
+
+/// Two copies in one rack are one: `min-zones`, by the zones of the agents' configurations. Prometheus reads what the server knows of it.
+#[test]
+fn copies_in_one_zone_are_one_copy_and_metrics_say_how_many_there_are() {
+    if !available() {
+        return;
+    }
+    let zone = |host| format!("zone = \"rack{}\"", if host == 3 { 2 } else { 1 });
+    let Some(w) = Setup::hosts(3).extra(zone).up() else { return };
+    let mut of = Servers { w, servers: Vec::new(), _pins: None, witnesses: None, of_the_module: Vec::new() };
+    of.begin(3, ("huc", "trust-contract"), &[], &["min-zones", "2", "metrics", "127.0.0.1:9434"]);
+    let metrics = |w: &World, host| {
+        let mut stream = w.lab.in_host(host, || TcpStream::connect(("127.0.0.1", 9434))).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    };
+    let says = |w: &World, host, name: &str, value| {
+        let line = format!("fide_redis_{name}{{group=\"orders\"}} {value}");
+        until(&format!("h{host} says {line}: {}", metrics(w, host)), || metrics(w, host).lines().any(|other| other == line));
+    };
+    until("it takes writes with copies in two racks", || ask(&of.w, 1, "SET key 1") == "+OK");
+    for (name, value) in [("leads", 1), ("copies", 3), ("zones", 2), ("refuses_writes", 0)] {
+        says(&of.w, 1, name, value);
+    }
+    assert!(of.status(1).contains("zone=rack2") && of.status(1).contains("zone rack1"), "{}", of.status(1));
+    let lag = format!("fide_redis_server_lag_bytes{{group=\"orders\",server=\"{}:{PORT}\",zone=\"rack2\"}}", of.w.lab.ipv4(3, 0));
+    assert!(metrics(&of.w, 1).contains(&lag), "{lag}: {}", metrics(&of.w, 1));
+    of.kill(3);
+    until("it refuses writes", || ask(&of.w, 1, "SET key 2").contains("are in 1 zones, and min-zones is 2"));
+    for (name, value) in [("copies", 2), ("zones", 1), ("refuses_writes", 1)] {
+        says(&of.w, 1, name, value);
+    }
+    says(&of.w, 2, "leads", 0);
+    of.restart(3);
     until("it takes writes again", || ask(&of.w, 1, "SET key 3") == "+OK");
 }
 

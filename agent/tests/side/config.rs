@@ -173,6 +173,7 @@ fn a_full_file_is_understood() {
 cluster = "prod"
 cluster_id = 99
 node = "db1"
+zone = "rack-1"
 heartbeat = "250us"
 profile = "dedicated"
 receive = "xdp-generic"
@@ -205,6 +206,7 @@ timeout = "1.5s"
     )
     .unwrap();
     assert_eq!((c.cluster_id, c.heartbeat_ns, c.dedicated.cpu), (99, 250_000, Some(1)));
+    assert_eq!((c.zone.as_str(), parse("").zone.as_str()), ("rack-1", ""));
     assert_eq!(c.paths[0].group, Some(default_group(0, false)));
     assert_eq!(c.paths[1].group, None);
     assert_eq!(c.paths[1].unicast.len(), 2);
@@ -243,6 +245,7 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("profile = \"fast\"", "line 2", "`shared` or `dedicated`"),
         ("cluster_id = 0", "line 2", "reserved"),
         ("cluster = \"\"", "line 2", "`` cannot name a cluster"),
+        ("zone = \"rack 1\"", "line 2", "cannot name a zone"),
         ("cluster = \"my cluster\"", "line 2", "cannot name a cluster"),
         ("\n[[path]]\ninterface = \"a/b\"", "line 4", "ip link"),
         ("[[path]]\ninterface = \"e1\"\ngroup = \"10.0.0.1\"", "line 2", "not a multicast"),
@@ -555,7 +558,7 @@ proptest! {
 
     #[test]
     fn values_of_any_type_anywhere_are_refused_not_fatal(
-        key in "(cluster|cluster_id|node|heartbeat|port|ipv6|profile|path|watch|keys|socket|access|metrics|history|hook|contract|detector|dedicated)",
+        key in "(cluster|cluster_id|node|zone|heartbeat|port|ipv6|profile|path|watch|keys|socket|access|metrics|history|hook|contract|detector|dedicated)",
         value in "(1|-1|1\\.5|true|\"\"|\"1ms\"|\\[\\]|\\[1\\]|\\{\\}|\\[\\{\\}\\]|\\{ a = 1 \\}|99999999999999999999|1979-05-27)",
     ) {
         let _ = Config::parse(&format!("{key} = {value}"));

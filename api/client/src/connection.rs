@@ -34,6 +34,8 @@ pub struct Agent {
     pub cluster: String,
     /// The agent's version.
     pub version: String,
+    /// What fails together with this host, such as its rack; empty: it is not said.
+    pub zone: String,
 }
 
 /// A connection to the agent of this host: the low level, one message at a time.
@@ -100,15 +102,21 @@ impl Connection {
         })?;
         let mut connection = Self {
             socket,
-            agent: Agent { node: String::new(), node_id: 0, cluster: String::new(), version: String::new() },
+            agent: Agent {
+                node: String::new(),
+                node_id: 0,
+                cluster: String::new(),
+                version: String::new(),
+                zone: String::new(),
+            },
             turn: Mutex::new(vec![0; MESSAGE_MAX].into_boxed_slice()),
             over: AtomicBool::new(false),
             timeout,
         };
         match connection.request(&Request::Hello { protocol: PROTOCOL })?.reply {
             Reply::Hello { protocol, .. } if protocol != PROTOCOL => Err(Error::Version { agent: protocol, client: PROTOCOL }),
-            Reply::Hello { node, node_id, cluster, version, .. } => {
-                connection.agent = Agent { node, node_id, cluster, version };
+            Reply::Hello { node, node_id, cluster, version, zone, .. } => {
+                connection.agent = Agent { node, node_id, cluster, version, zone };
                 Ok(connection)
             }
             other => Err(connection.unexpected("hello", &other)),

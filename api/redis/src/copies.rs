@@ -168,7 +168,7 @@ mod tests {
 
     fn holds(course: &mut Course, client: u64, index: u64) {
         let address = format!("h{client}:6379");
-        let holder = HolderRef { index, applied: 0, is_whole: true, host: "h", address: &address };
+        let holder = HolderRef { index, applied: 0, is_whole: true, zone: "", host: "h", address: &address };
         let (term, breaks) = (course.term, course.breaks);
         (0..2).for_each(|_| apply(course, client, Proposal::Holds { term, breaks, holder }));
     }
@@ -177,7 +177,7 @@ mod tests {
     fn led(entries: u64) -> (Copies, Course, Instant) {
         let (mut course, now) = (Course::default(), Instant::now());
         let mut copies = Copies::new(now);
-        apply(&mut course, 1, Proposal::Lead { term: 1, lease_ms: 0, host: "h1", address: "h1:6379" });
+        apply(&mut course, 1, Proposal::Lead { term: 1, lease_ms: 0, zone: "", host: "h1", address: "h1:6379" });
         holds(&mut course, 2, 0);
         holds(&mut course, 3, 0);
         copies.has_leader();

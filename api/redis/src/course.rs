@@ -2,11 +2,12 @@
 //! make the same of the same entries: pure.
 //!
 //! ```text
-//! lead    u8 11 u64 term  u32 lease_ms                        u16 length, host  text address
+//! lead    u8 14 u64 term  u32 lease_ms  u16 length, zone      u16 length, host  text address
 //! resign  u8 3  u64 term
 //! stream  u8 12 u64 term  u64 start  u64 ticket  u64 cut  u64 wall_ms  bytes
 //! anew    u8 13 as stream
-//! holds   u8 7  u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole  u16 length, host  text address
+//! holds   u8 15 u64 term  u32 breaks  u64 index  u64 applied  u8 is_whole
+//!         u16 length, zone                                    u16 length, host  text address
 //! out     u8 8  u64 term  u64 client
 //! has     u8 9  u64 term  u64 former  u64 offset  u16 length, set  u16 length, host  text address
 //! fails   u8 10 u64 term  u16 length, why                     u16 length, host  text address
@@ -33,7 +34,7 @@
 //! them to clients and connect to them.
 
 use fide_client::wire::names;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// No group comes so far: a snapshot of more is none.
 const TERM_MAX: u64 = 1 << 62;
@@ -46,7 +47,7 @@ const HOLDERS_MAX: usize = 64;
 /// The longest reason of a server that does not get the leader's data, bytes.
 pub const WHY_MAX: usize = 400;
 /// What a snapshot begins with: its format.
-const SNAPSHOT: &[u8; 8] = b"FiDeCrs3";
+const SNAPSHOT: &[u8; 8] = b"FiDeCrs4";
 /// No lease is longer.
 const LEASE_MAX_MS: u32 = 10_000;
 
@@ -68,6 +69,8 @@ pub enum Proposal<'a> {
         term: u64,
         /// For so long behind each of its entries nobody else is to answer; 0: it answers behind an entry only.
         lease_ms: u32,
+        /// What fails together with the server's host, as its agent says; empty: it is not said.
+        zone: &'a str,
         /// The server's host, as its agent calls it.
         host: &'a str,
         /// Where other servers reach it: `ADDRESS:PORT`.
@@ -148,6 +151,8 @@ pub struct HolderRef<'a> {
     pub applied: u64,
     /// It has all that is decided up to `index`, and could lead.
     pub is_whole: bool,
+    /// What fails together with its host, as its agent says; empty: it is not said.
+    pub zone: &'a str,
     /// Its host, as its agent calls it.
     pub host: &'a str,
     /// Where other servers reach it: `ADDRESS:PORT`.
@@ -196,6 +201,11 @@ fn is_place(host: &str, address: &str) -> bool {
     names::check_node(host).is_ok() && is_address(address)
 }
 
+/// Whether servers may be told of such a zone.
+fn is_zone(zone: &str) -> bool {
+    zone.is_empty() || names::check_zone(zone).is_ok()
+}
+
 impl<'a> Proposal<'a> {
     /// Reads it; nothing for what no server of this version proposes.
     #[must_use]
@@ -203,10 +213,11 @@ impl<'a> Proposal<'a> {
         let kind = take(&mut bytes, 1)?[0];
         let term = number(&mut bytes)?;
         match kind {
-            11 => {
+            14 => {
                 let lease_ms = small(&mut bytes)?;
+                let zone = prefixed(&mut bytes)?;
                 let (host, address) = place(bytes)?;
-                Some(Self::Lead { term, lease_ms, host, address })
+                Some(Self::Lead { term, lease_ms, zone, host, address })
             }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
             12 | 13 => {
@@ -214,7 +225,7 @@ impl<'a> Proposal<'a> {
                 let (cut, wall_ms) = (number(&mut bytes)?, number(&mut bytes)?);
                 Some(Self::Stream { term, anew: kind == 13, start, ticket, cut, wall_ms, bytes })
             }
-            7 => {
+            15 => {
                 let breaks = small(&mut bytes)?;
                 let (index, applied) = (number(&mut bytes)?, number(&mut bytes)?);
                 let is_whole = match take(&mut bytes, 1)? {
@@ -222,8 +233,9 @@ impl<'a> Proposal<'a> {
                     [1] => true,
                     _ => return None,
                 };
+                let zone = prefixed(&mut bytes)?;
                 let (host, address) = place(bytes)?;
-                Some(Self::Holds { term, breaks, holder: HolderRef { index, applied, is_whole, host, address } })
+                Some(Self::Holds { term, breaks, holder: HolderRef { index, applied, is_whole, zone, host, address } })
             }
             9 => {
                 let (former, offset) = (number(&mut bytes)?, number(&mut bytes)?);
@@ -248,10 +260,11 @@ impl<'a> Proposal<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         match *self {
-            Self::Lead { term, lease_ms, host, address } => {
-                out.push(11);
+            Self::Lead { term, lease_ms, zone, host, address } => {
+                out.push(14);
                 out.extend_from_slice(&term.to_le_bytes());
                 out.extend_from_slice(&lease_ms.to_le_bytes());
+                write_prefixed(out, zone);
                 write_place(out, host, address);
             }
             Self::Stream { term, anew, start, ticket, cut, wall_ms, bytes } => {
@@ -260,11 +273,12 @@ impl<'a> Proposal<'a> {
                 out.extend_from_slice(bytes);
             }
             Self::Holds { term, breaks, holder } => {
-                out.push(7);
+                out.push(15);
                 out.extend_from_slice(&term.to_le_bytes());
                 out.extend_from_slice(&breaks.to_le_bytes());
                 [holder.index, holder.applied].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
                 out.push(u8::from(holder.is_whole));
+                write_prefixed(out, holder.zone);
                 write_place(out, holder.host, holder.address);
             }
             Self::Has { term, former, offset, set, host, address } => {
@@ -310,6 +324,8 @@ pub struct Leader {
     pub member: u16,
     /// [`Proposal::Lead`].
     pub lease_ms: u32,
+    /// What fails together with its host; empty: it is not said.
+    pub zone: String,
     /// Its host.
     pub host: String,
     /// `ADDRESS:PORT`.
@@ -327,6 +343,8 @@ pub struct Holder {
     pub applied: u64,
     /// It is in sync.
     pub is_whole: bool,
+    /// What fails together with its host; empty: it is not said.
+    pub zone: String,
     /// Its host.
     pub host: String,
     /// `ADDRESS:PORT`.
@@ -435,13 +453,17 @@ impl Course {
         let leads = is_leader && !self.resigned;
         match Proposal::read(entry) {
             None => Meaning::Malformed,
-            Some(Proposal::Lead { lease_ms, host, address, .. }) if !is_place(host, address) || lease_ms > LEASE_MAX_MS => {
+            Some(Proposal::Lead { lease_ms, zone, host, address, .. })
+                if !is_place(host, address) || !is_zone(zone) || lease_ms > LEASE_MAX_MS =>
+            {
                 Meaning::Malformed
             }
-            Some(Proposal::Holds { holder, .. }) if !is_place(holder.host, holder.address) => Meaning::Malformed,
-            Some(Proposal::Lead { term, lease_ms, host, address }) if term == self.term.saturating_add(1) => {
+            Some(Proposal::Holds { holder, .. }) if !is_place(holder.host, holder.address) || !is_zone(holder.zone) => {
+                Meaning::Malformed
+            }
+            Some(Proposal::Lead { term, lease_ms, zone, host, address }) if term == self.term.saturating_add(1) => {
                 self.term = term;
-                self.leader = Some(Leader { client, member, lease_ms, host: host.into(), address: address.into() });
+                self.leader = Some(Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() });
                 self.lease_max_ms = self.lease_max_ms.max(lease_ms);
                 self.resigned = false;
                 if let Some(claim) = self.claims.remove(&client) {
@@ -473,11 +495,12 @@ impl Course {
                 if is_new && self.holders.len() >= HOLDERS_MAX {
                     return Meaning::Void;
                 }
-                let HolderRef { index, applied, is_whole, host, address } = holder;
+                let HolderRef { index, applied, is_whole, zone, host, address } = holder;
                 // Entries behind what its first word says may be dropped before the leader reads it; those behind its second
                 // one may not.
                 let is_whole = is_whole && breaks == self.breaks && !is_new;
-                let holder = Holder { member, index, applied, is_whole, host: host.into(), address: address.into() };
+                let (zone, host, address) = (zone.into(), host.into(), address.into());
+                let holder = Holder { member, index, applied, is_whole, zone, host, address };
                 // A server that was started anew; also one that has led, which took a new program's place (exec) and is no
                 // leader that others should follow.
                 self.holders.retain(|_, other| other.address != holder.address);
@@ -531,6 +554,14 @@ impl Course {
         u64::from(self.leader.is_some()) + self.holders.values().filter(|holder| holder.is_whole).count() as u64
     }
 
+    /// In how many zones those servers are. One whose zone is not said is in none: it may be in that of any other.
+    #[must_use]
+    pub fn zones(&self) -> u64 {
+        let whole = self.holders.values().filter(|holder| holder.is_whole).map(|holder| holder.zone.as_str());
+        let all: BTreeSet<&str> = self.leader.iter().map(|leader| leader.zone.as_str()).chain(whole).collect();
+        all.iter().filter(|zone| !zone.is_empty()).count() as u64
+    }
+
     /// The last entry that every server of the list has read; none where the leader is alone. What lies
     /// behind it must stay with the agents.
     #[must_use]
@@ -570,7 +601,8 @@ impl Course {
     /// For servers that come later.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
-        let nobody = Leader { client: 0, member: 0, lease_ms: 0, host: String::new(), address: String::new() };
+        let (zone, host, address) = (String::new(), String::new(), String::new());
+        let nobody = Leader { client: 0, member: 0, lease_ms: 0, zone, host, address };
         let leader = self.leader.as_ref().unwrap_or(&nobody);
         let mut out = SNAPSHOT.to_vec();
         let offset = self.offset.unwrap_or(u64::MAX);
@@ -586,6 +618,7 @@ impl Course {
             out.extend_from_slice(bytes);
         };
         let mut place = Vec::new();
+        write_prefixed(&mut place, &leader.zone);
         write_place(&mut place, &leader.host, &leader.address);
         kept(&place);
         for (client, holder) in &self.holders {
@@ -593,6 +626,7 @@ impl Course {
             for n in [*client, holder.member.into(), holder.index, holder.applied, holder.is_whole.into()] {
                 place.extend_from_slice(&n.to_le_bytes());
             }
+            write_prefixed(&mut place, &holder.zone);
             write_place(&mut place, &holder.host, &holder.address);
             kept(&place);
         }
@@ -615,8 +649,10 @@ impl Course {
             let len = small(b)?;
             take(b, usize::try_from(len).ok()?)
         }
-        let (host, address) = place(kept(b)?)?;
-        let is_leader = term == 0 || is_place(host, address);
+        let of_leader = &mut kept(b)?;
+        let zone = prefixed(of_leader)?;
+        let (host, address) = place(of_leader)?;
+        let is_leader = term == 0 || is_place(host, address) && is_zone(zone);
         let is_offset = offset == u64::MAX || offset <= OFFSET_MAX * 2;
         if term > TERM_MAX
             || !is_offset
@@ -627,18 +663,20 @@ impl Course {
             return None;
         }
         let member = u16::try_from(member).ok()?;
-        let leader = Leader { client, member, lease_ms, host: host.into(), address: address.into() };
+        let leader = Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() };
         let mut holders = BTreeMap::new();
         for _ in 0..count {
             let b = &mut kept(b)?;
             let (client, member, index) = (number(b)?, number(b)?, number(b)?);
             let (applied, is_whole) = (number(b)?, number(b)? != 0);
+            let zone = prefixed(b)?;
             let (host, address) = place(b)?;
-            if !is_place(host, address) {
+            if !is_place(host, address) || !is_zone(zone) {
                 return None;
             }
             let member = u16::try_from(member).ok()?;
-            holders.insert(client, Holder { member, index, applied, is_whole, host: host.into(), address: address.into() });
+            let (zone, host, address) = (zone.into(), host.into(), address.into());
+            holders.insert(client, Holder { member, index, applied, is_whole, zone, host, address });
         }
         let mut fails = BTreeMap::new();
         for _ in 0..failing {
@@ -679,7 +717,7 @@ mod tests {
     }
 
     fn lead(term: u64) -> Vec<u8> {
-        written(Proposal::Lead { term, lease_ms: 100, host: "h1", address: "10.0.0.1:6379" })
+        written(Proposal::Lead { term, lease_ms: 100, zone: "", host: "h1", address: "10.0.0.1:6379" })
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
@@ -735,7 +773,7 @@ mod tests {
         let before = course.clone();
         let of = |host: &str, address: &str| {
             let mut out = Vec::new();
-            Proposal::Lead { term: 2, lease_ms: 0, host, address }.write(&mut out);
+            Proposal::Lead { term: 2, lease_ms: 0, zone: "", host, address }.write(&mut out);
             out
         };
         for address in ["", "h2", "h2:", ":6379", "h2:0", "h2:65536", "h2:6379\r\n+OK", "h 2:6379", "h2:6379 ", "é:6379"] {
@@ -756,7 +794,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_no_server_wrote_is_none() {
-        let led = Leader { client: 1, member: 1, lease_ms: 100, host: "h1".into(), address: "h1:6379".into() };
+        let led = Leader { client: 1, member: 1, lease_ms: 100, zone: "r1".into(), host: "h1".into(), address: "h1:6379".into() };
         let course = Course { term: 7, leader: Some(led.clone()), offset: Some(9), cut: 2, breaks: 3, ..Course::default() };
         assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
         for bytes in [&b""[..], b"null", b"\0\0\0\0", &course.snapshot()[..20]] {
@@ -771,7 +809,7 @@ mod tests {
 
     fn holds(server: u32, term: u64, breaks: u32, index: u64, is_whole: bool) -> Vec<u8> {
         let (host, address) = (format!("h{server}"), format!("10.0.0.{server}:6379"));
-        let holder = HolderRef { index, applied: 9, is_whole, host: &host, address: &address };
+        let holder = HolderRef { index, applied: 9, is_whole, zone: "", host: &host, address: &address };
         written(Proposal::Holds { term, breaks, holder })
     }
 
@@ -811,6 +849,30 @@ mod tests {
     }
 
     #[test]
+    fn copies_in_one_zone_are_one_and_an_unknown_zone_is_none() {
+        let mut course = Course::default();
+        let lead = |zone| {
+            let mut out = Vec::new();
+            Proposal::Lead { term: 1, lease_ms: 0, zone, host: "h1", address: "10.0.0.1:6379" }.write(&mut out);
+            out
+        };
+        assert_eq!(course.apply(11, 1, &lead("r 1")), Meaning::Malformed);
+        assert_eq!(course.zones(), 0);
+        course.apply(11, 1, &lead("r1"));
+        let mut holds = |server: u32, zone: &str, times| {
+            let (host, address) = (format!("h{server}"), format!("10.0.0.{server}:6379"));
+            let holder = HolderRef { index: 1, applied: 0, is_whole: true, zone, host: &host, address: &address };
+            let entry = written(Proposal::Holds { term: 1, breaks: 0, holder });
+            (0..times).for_each(|_| _ = course.apply(server.into(), 1, &entry));
+            assert_eq!(Course::of_snapshot(&course.snapshot()), Some(course.clone()));
+            course.zones()
+        };
+        assert_eq!((holds(2, "r1", 2), holds(3, "", 2)), (1, 1));
+        assert_eq!((holds(4, "r2", 1), holds(4, "r2", 1)), (1, 2), "it is not in sync before its second word");
+        assert_eq!(course.in_sync(), 4);
+    }
+
+    #[test]
     fn of_a_former_group_who_has_the_most_leads_when_all_of_its_last_set_have_spoken() {
         let mut course = Course::default();
         let has = |server: u32, former: u64, term: u64, offset: u64, set: &[u32]| {
@@ -844,7 +906,7 @@ mod tests {
         let mut course = Course::default();
         let address = "10.0.0.1:6379";
         course.apply(11, 1, &lead(1));
-        let holder = HolderRef { index: 1, applied: 0, is_whole: false, host: "h1", address };
+        let holder = HolderRef { index: 1, applied: 0, is_whole: false, zone: "", host: "h1", address };
         course.apply(12, 1, &written(Proposal::Holds { term: 1, breaks: 0, holder }));
         assert!(course.resigned);
         assert_eq!(course.apply(22, 2, &lead(2)), Meaning::Leads);
@@ -897,7 +959,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..12) {
+        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..18) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

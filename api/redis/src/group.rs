@@ -81,6 +81,10 @@ pub struct Settings {
     pub ports: Vec<u16>,
     /// Writes are refused while fewer servers hold everything, this one included.
     pub min_copies: u64,
+    /// … and while those servers are in fewer zones.
+    pub min_zones: u64,
+    /// Where metrics are served, if at all.
+    pub metrics: Option<String>,
     /// A server that has read nothing for so long, while there is something to read, is not in sync any more.
     pub lag_max: Duration,
     /// Reads need no entry within a lease; none: as the group's policy suggests.
@@ -739,9 +743,15 @@ impl Worker {
             }
             let (host, address) = (self.host.clone(), self.address());
             let lease_ms = if self.shared.has_lease.load(Ordering::Acquire) { LEASE.as_millis() as u32 } else { 0 };
-            self.propose(Proposal::Lead { term, lease_ms, host: &host, address: &address })?;
+            let zone = self.zone();
+            self.propose(Proposal::Lead { term, lease_ms, zone: &zone, host: &host, address: &address })?;
         }
         Ok(())
+    }
+
+    /// What fails together with this host.
+    fn zone(&self) -> String {
+        self.fide.agent().zone.clone()
     }
 
     /// Where other servers reach this one.
@@ -1232,7 +1242,8 @@ impl Worker {
         }
         (self.unsaid, self.said, self.said_term) = (0, Some(Instant::now()), self.course.term);
         let (host, address) = (self.host.clone(), self.address());
-        let holder = HolderRef { index: self.group.index(), applied, is_whole, host: &host, address: &address };
+        let zone = self.zone();
+        let holder = HolderRef { index: self.group.index(), applied, is_whole, zone: &zone, host: &host, address: &address };
         self.propose(Proposal::Holds { term: self.course.term, breaks: self.course.breaks, holder })
     }
 
@@ -1471,7 +1482,7 @@ impl Worker {
         seen.members = self.members.len() as u64;
         seen.pending = self.group.pending() as u64;
         seen.in_sync = self.is_in_sync() && self.runs() && self.is_off.is_empty();
-        seen.copies = self.course.in_sync();
+        (seen.copies, seen.zones) = (self.course.in_sync(), self.course.zones());
         let leads = matches!(self.state, State::Leading { .. });
         let trouble = self.trouble();
         if seen.trouble != trouble {
@@ -1482,9 +1493,11 @@ impl Worker {
             !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
         });
         let offset = self.course.offset.unwrap_or(0);
+        seen.zone = self.course.leader.as_ref().map_or_else(String::new, |leader| leader.zone.clone());
         let lag_ms = |client| leads.then(|| self.copies.lag(client, now).as_millis() as u64);
         let of = |client: &u64, holder: &Holder| Server {
             address: holder.address.clone(),
+            zone: holder.zone.clone(),
             is_in_sync: holder.is_whole,
             lag_bytes: offset.saturating_sub(holder.applied),
             lag_ms: lag_ms(*client),
@@ -1496,6 +1509,7 @@ impl Worker {
         let holders = self.course.holders.iter().map(|(client, holder)| of(client, holder));
         seen.servers = holders.chain(self.course.fails.iter().filter(|(address, _)| !is_listed(address)).map(failing)).collect();
         self.shared.copies.store(seen.copies, Ordering::Relaxed);
+        self.shared.zones.store(seen.zones, Ordering::Relaxed);
         let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
         if seen.leader != leader {
             leader.clone_into(&mut seen.leader);
@@ -1574,7 +1588,7 @@ mod tests {
         };
         let members = [member(1, "h1", &["10.0.0.1", "10.1.0.1"]), member(2, "h2", &["10.0.0.2"]), member(3, "h3", &[])];
         let check = |member, host: &str, address: &str| {
-            check_leader(&Leader { client: 7, member, lease_ms: 0, host: host.into(), address: address.into() }, &members)
+            check_leader(&Leader { client: 7, member, lease_ms: 0, zone: String::new(), host: host.into(), address: address.into() }, &members)
         };
         assert_eq!(check(1, "h1", "10.1.0.1:6379"), Ok(()));
         assert_eq!(check(1, "h1", "192.0.2.1:6379"), Ok(()), "on a network of which agents know nothing");

@@ -19,6 +19,7 @@
 //! | `group.rs` | the thread that proposes, applies entries, and decides what this server should be |
 //! | `replication.rs` | Redis' replication protocol, both sides |
 //! | `commands.rs` | what a command may do to data |
+//! | `metrics.rs` | what it knows of the group, for Prometheus |
 //! | `server.rs` | the server's main thread: what it is, and which commands are refused |
 //! | `gate.rs` | what was written to clients and is not confirmed; the stream |
 //! | `calls.rs` | the server's calls of the C library that pass the gate; `unsafe` |
@@ -36,6 +37,7 @@ pub mod feed;
 pub mod gate;
 pub mod group;
 mod interpose;
+pub mod metrics;
 pub mod reads;
 pub mod replication;
 pub mod server;

@@ -9,12 +9,14 @@ use crate::calls;
 use crate::commands::{self, Kind};
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
+use crate::metrics;
 use crate::reads::Access;
 use crate::replication::{self, Account, Accounts};
 use crate::shared::{self, Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,14 +113,14 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [lag-max MILLISECONDS] [reads lease|entry] [hung-after MILLISECONDS] [clock-skew-max MILLISECONDS]";
+    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-copies N] [min-zones N] [lag-max MILLISECONDS] [reads lease|entry] [hung-after MILLISECONDS] [clock-skew-max MILLISECONDS] [metrics ADDRESS:PORT]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "lag-max", "reads", "hung-after", "clock-skew-max"]
+        if !["group", "address", "name", "socket", "min-copies", "min-zones", "lag-max", "reads", "hung-after", "clock-skew-max", "metrics"]
             .contains(&key.as_str())
         {
             return Err(format!("no setting {key}: {USAGE}"));
@@ -144,7 +146,8 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         let parsed = given.get(key).map_or(Ok(otherwise), |text| text.parse::<u64>());
         parsed.map_err(|_| format!("{key} {} is no number: {USAGE}", given[key]))
     };
-    let (min_copies, lag_max_ms) = (number("min-copies", 0)?, number("lag-max", LAG_MAX_MS)?);
+    let (min_copies, min_zones) = (number("min-copies", 0)?, number("min-zones", 0)?);
+    let lag_max_ms = number("lag-max", LAG_MAX_MS)?;
     if lag_max_ms < LAG_MAX_LEAST_MS {
         return Err(format!(
             "lag-max {lag_max_ms}: a healthy server says only every 100 ms what it has: at least {LAG_MAX_LEAST_MS}"
@@ -182,6 +185,8 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         port,
         ports: [port, setting(api, "tls-port").parse().unwrap_or(0)].into_iter().filter(|port| *port > 0).collect(),
         min_copies,
+        min_zones,
+        metrics: given.get("metrics").map(|at| (*at).to_owned()),
         lag_max: Duration::from_millis(lag_max_ms),
         reads_by_lease: reads,
         clock_skew_max: (clock_skew_max_ms > 0).then(|| Duration::from_millis(clock_skew_max_ms)),
@@ -234,6 +239,10 @@ fn check_names(api: Api) -> Result<(), String> {
 pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     check_names(api)?;
     let settings = settings(api, &arguments)?;
+    let listener = settings.metrics.as_ref().map(|at| {
+        TcpListener::bind(at).map_err(|e| format!("metrics {at}: {e}: an address and a free port of this host, such as 127.0.0.1:9434"))
+    });
+    let listener = listener.transpose()?;
     let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;
     let shared = SHARED.get_or_init(|| Arc::new(new));
     // Whole copies begin at once; nobody waits for more servers that might want one.
@@ -294,6 +303,12 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         }
     };
     thread.spawn(run).map_err(|e| format!("no thread: {e}"))?;
+    if let (Some(listener), Some(settings)) = (listener, SETTINGS.get()) {
+        let thread = std::thread::Builder::new().name("fide-metrics".into());
+        let of_server = || (self::shared().is_leading.load(Ordering::Relaxed), is_short_of_copies());
+        let run = move || metrics::run(&listener, &settings.group, self::shared(), of_server);
+        thread.spawn(run).map_err(|e| format!("no thread: {e}"))?;
+    }
     Ok(())
 }
 
@@ -334,9 +349,29 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     }
 }
 
-/// Fewer servers hold everything than writes shall be held by.
-fn lacks_copies() -> bool {
-    SETTINGS.get().is_some_and(|settings| settings.min_copies > shared().copies.load(Ordering::Relaxed))
+/// Writes are refused: [`lacks_copies`].
+fn is_short_of_copies() -> bool {
+    let (copies, zones) = (shared().copies.load(Ordering::Relaxed), shared().zones.load(Ordering::Relaxed));
+    SETTINGS.get().is_some_and(|settings| copies < settings.min_copies || zones < settings.min_zones)
+}
+
+/// Fewer servers hold everything than writes shall be held by, or in fewer zones: why writes are refused.
+fn lacks_copies() -> Option<String> {
+    let settings = SETTINGS.get()?;
+    let (copies, zones) = (shared().copies.load(Ordering::Relaxed), shared().zones.load(Ordering::Relaxed));
+    if copies < settings.min_copies {
+        return Some(format!(
+            "{copies} servers hold all data, this one included, and min-copies is {}: FIDE STATUS says which",
+            settings.min_copies
+        ));
+    }
+    (zones < settings.min_zones).then(|| {
+        format!(
+            "the servers that hold all data are in {zones} zones, and min-zones is {}: FIDE STATUS says which; \
+             a server's zone is that of its agent's configuration",
+            settings.min_zones
+        )
+    })
 }
 
 impl Main {
@@ -412,13 +447,11 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
     with(|s| match &s.role {
         Role::Follows(leader) => api.error(&format!("READONLY fide: {leader} leads")),
         Role::Waits(why) => api.error(&format!("NOREPLICAS fide: {why}")),
-        Role::Leads if lacks_copies() => api.error(&format!(
-            "NOREPLICAS fide: {} servers hold all data, this one included, and min-copies is {}: FIDE STATUS says which",
-            shared().copies.load(Ordering::Relaxed),
-            SETTINGS.get().map_or(0, |settings| settings.min_copies)
-        )),
-        // Its transaction began before.
-        Role::Leads => api.error("TRYAGAIN fide: this server leads now"),
+        Role::Leads => match lacks_copies() {
+            Some(why) => api.error(&format!("NOREPLICAS fide: {why}")),
+            // Its transaction began before.
+            None => api.error("TRYAGAIN fide: this server leads now"),
+        },
     })
 }
 
@@ -432,7 +465,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
             close_gap();
         }
     }
-    main().lacks_copies.set(lacks_copies());
+    main().lacks_copies.set(is_short_of_copies());
     shared().moves();
     // Whatever becomes of this server meanwhile: what it shows others may have been mended.
     if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
@@ -577,6 +610,7 @@ fn keep_lineage() {
 fn be(role: Role, take_over: Option<u64>) {
     let leads = role == Role::Leads;
     main().leads.set(leads);
+    shared().is_leading.store(leads, Ordering::Relaxed);
     if leads {
         let has_lease = shared().has_lease.load(Ordering::Acquire);
         calls::with_reads(|reads| reads.begin(has_lease));
@@ -669,6 +703,7 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
         ("replies_after_entry", of(&counts.after_entry)),
         ("in_sync", u64::from(seen.in_sync)),
         ("copies", seen.copies),
+        ("zones", seen.zones),
     ];
     // SAFETY: as the server calls it.
     unsafe { api::info(ctx, &texts, &numbers) };
@@ -678,7 +713,8 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
 fn in_a_line(of: &shared::Server) -> String {
     let lag_ms = of.lag_ms.map(|ms| format!(",lag_ms={ms}")).unwrap_or_default();
     let trouble = if of.trouble.is_empty() { String::new() } else { format!(",trouble={}", of.trouble) };
-    format!("address={},in_sync={},lag_bytes={}{lag_ms}{trouble}", of.address, u8::from(of.is_in_sync), of.lag_bytes)
+    let zone = if of.zone.is_empty() { String::new() } else { format!(",zone={}", of.zone) };
+    format!("address={}{zone},in_sync={},lag_bytes={}{lag_ms}{trouble}", of.address, u8::from(of.is_in_sync), of.lag_bytes)
 }
 
 /// Why this server must not lead on an operator's word: data of one that leads would be lost, which this server has not.
@@ -719,14 +755,21 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         ["status"] => {
             let seen = shared().seen();
             let role = with(|s| in_words(&s.role));
-            api.array(16);
-            for (name, text) in [("role", &role), ("leader", &seen.leader), ("trouble", &seen.trouble)] {
+            api.array(20);
+            for (name, text) in
+                [("role", &role), ("leader", &seen.leader), ("zone", &seen.zone), ("trouble", &seen.trouble)]
+            {
                 api.bytes(name.as_bytes());
                 api.bytes(text.as_bytes());
             }
-            for (name, number) in
-                [("term", seen.term), ("entries", seen.index), ("in-sync", u64::from(seen.in_sync)), ("copies", seen.copies)]
-            {
+            let in_sync = u64::from(seen.in_sync);
+            for (name, number) in [
+                ("term", seen.term),
+                ("entries", seen.index),
+                ("in-sync", in_sync),
+                ("copies", seen.copies),
+                ("zones", seen.zones),
+            ] {
                 api.bytes(name.as_bytes());
                 api.number(number as i64);
             }

@@ -133,10 +133,14 @@ pub struct Shared {
     pub lineage: AtomicU64,
     /// Servers that hold everything that is decided, as far as the group knows.
     pub copies: AtomicU64,
+    /// In how many zones they are.
+    pub zones: AtomicU64,
     /// Bytes of the stream that this server has applied, while it does not lead.
     pub applied: AtomicU64,
     /// How often that was looked at.
     pub looks: AtomicU64,
+    /// This server leads.
+    pub is_leading: AtomicBool,
     /// This server reads by a lease while it leads ([`crate::gate::LEASE`]).
     pub has_lease: AtomicBool,
     /// By which this host's agent sees that the main thread goes on, if it is to look at that.
@@ -171,6 +175,10 @@ pub struct Seen {
     pub in_sync: bool,
     /// Servers that have, or will get it from their own agents.
     pub copies: u64,
+    /// In how many zones those are.
+    pub zones: u64,
+    /// The leader's zone.
+    pub zone: String,
     /// Why this server does not follow; empty: nothing keeps it from that.
     pub trouble: String,
     /// The agent of this host is in the group.
@@ -186,6 +194,8 @@ pub struct Seen {
 pub struct Server {
     /// Where it is.
     pub address: String,
+    /// What fails together with its host; empty: it is not said.
+    pub zone: String,
     /// It holds everything, or gets it from its own agent.
     pub is_in_sync: bool,
     /// Bytes that are decided and that it has not applied, as it said last.
@@ -210,8 +220,10 @@ impl Shared {
             generation: AtomicU64::new(0),
             lineage: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            zones: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             looks: AtomicU64::new(0),
+            is_leading: AtomicBool::new(false),
             has_lease: AtomicBool::new(false),
             progress: Mutex::default(),
             turns: AtomicU64::new(0),

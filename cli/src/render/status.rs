@@ -30,9 +30,10 @@ pub fn contract(c: &Contract) -> String {
 }
 
 fn head(out: &mut String, s: &Status, style: &Style) {
+    let zone = if s.zone.is_empty() { String::new() } else { format!(", zone {}", s.zone) };
     let _ = writeln!(
         out,
-        "{}  cluster {}, agent {}, incarnation {}, up {}",
+        "{}  cluster {}{zone}, agent {}, incarnation {}, up {}",
         style.bold(&s.node),
         s.cluster,
         s.version,

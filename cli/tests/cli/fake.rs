@@ -106,6 +106,7 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
             node_id: k.status.node_id,
             cluster: k.status.cluster.clone(),
             version: k.status.version.clone(),
+            zone: String::new(),
         }],
         (Request::Status, _) => vec![Reply::Status(Box::new(k.status.clone()))],
         (Request::Events { from, last, follow }, None) => {

@@ -375,6 +375,7 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
             node_id: name_id("here"),
             cluster: "test".into(),
             version: "0.1.0".into(),
+            zone: String::new(),
         }),
         Request::Subscribe { socket_only: false } if state.bpf => {
             let ring = bpf::Ring::new();
