@@ -78,7 +78,7 @@ pub fn text(group: &str, seen: &Seen, leads: bool, refuses: bool, replies: Repli
 fn answer(request: &[u8], text: impl FnOnce() -> String) -> (&'static str, String) {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut parsed = httparse::Request::new(&mut headers);
-    if parsed.parse(request).is_err() {
+    if !parsed.parse(request).is_ok_and(|parsed| parsed.is_complete()) {
         return ("400 Bad Request", "no request\n".into());
     }
     let path = parsed.path.unwrap_or("").split('?').next().unwrap_or("");
