@@ -102,13 +102,7 @@ impl Connection {
         })?;
         let mut connection = Self {
             socket,
-            agent: Agent {
-                node: String::new(),
-                node_id: 0,
-                cluster: String::new(),
-                version: String::new(),
-                zone: String::new(),
-            },
+            agent: Agent { node: String::new(), node_id: 0, cluster: String::new(), version: String::new(), zone: String::new() },
             turn: Mutex::new(vec![0; MESSAGE_MAX].into_boxed_slice()),
             over: AtomicBool::new(false),
             timeout,

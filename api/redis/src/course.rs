@@ -463,7 +463,8 @@ impl Course {
             }
             Some(Proposal::Lead { term, lease_ms, zone, host, address }) if term == self.term.saturating_add(1) => {
                 self.term = term;
-                self.leader = Some(Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() });
+                self.leader =
+                    Some(Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() });
                 self.lease_max_ms = self.lease_max_ms.max(lease_ms);
                 self.resigned = false;
                 if let Some(claim) = self.claims.remove(&client) {

@@ -163,6 +163,8 @@ enum State {
         before: u64,
         acked: Instant,
         acked_offset: u64,
+        /// The first entry of it was decided: each follows the one before.
+        has_begun: bool,
     },
 }
 
@@ -897,7 +899,7 @@ impl Worker {
             proposed += piece.len() as u64;
         }
         let before = first.len() as u64;
-        self.state = State::Leading { source, proposed, ticket: 0, before, acked: now, acked_offset: 0 };
+        self.state = State::Leading { source, proposed, ticket: 0, before, acked: now, acked_offset: 0, has_begun: false };
         let fd = self.group.as_fd().try_clone_to_owned().map_err(text)?;
         self.shared.to_server.push(ToServer::Lead(fd));
         Ok(())
@@ -1002,7 +1004,7 @@ impl Worker {
                     Meaning::Resigned => {}
                     Meaning::Decided { start, follows, ticket, cut, wall_ms: leader_ms, bytes } => {
                         self.clocks.read(Instant::now(), wall_ms(), leader_ms);
-                        self.decided(start, follows, ticket, cut, bytes);
+                        self.decided(start, follows, ticket, cut, bytes)?;
                     }
                     // Its process is watched, too.
                     Meaning::Holds { is_new, .. } => self.unmonitored |= is_new,
@@ -1129,15 +1131,19 @@ impl Worker {
         self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
     }
 
-    fn decided(&mut self, start: u64, follows: bool, ticket: u64, cut: u64, bytes: &[u8]) {
+    fn decided(&mut self, start: u64, follows: bool, ticket: u64, cut: u64, bytes: &[u8]) -> Result<(), String> {
         self.unsaid += bytes.len() + 1;
         let pushed = match &mut self.state {
-            State::Leading { .. } => {
+            State::Leading { has_begun, .. } => {
+                if std::mem::replace(has_begun, true) && !follows {
+                    // Never, as long as the group decides what this server proposes in its order. No reply rests on that.
+                    return Err("a part of this server's stream was not decided, and what follows it was".into());
+                }
                 self.confirmed = self.confirmed.max(ticket);
                 if let Some(Some(proposed_ns)) = self.proposed_at.pop_front().filter(|_| self.may_renew) {
                     self.shared.gate.set_lease(proposed_ns + LEASE.as_nanos() as u64);
                 }
-                return;
+                return Ok(());
             }
             State::Following { gap: Some(gap), .. } if follows => gap.wait(start, cut, bytes),
             State::Following { link, feed, .. } if follows => {
@@ -1145,11 +1151,12 @@ impl Worker {
             }
             State::Syncing(syncing) if follows => syncing.feed.push(start, cut, bytes),
             State::Following { .. } | State::Syncing(_) => Err(io::Error::other("the leader has other data now")),
-            _ => return,
+            _ => return Ok(()),
         };
         if let Err(e) = pushed {
             self.begins_anew(&e);
         }
+        Ok(())
     }
 
     /// This host's server cannot go on with the data that it has, or gets.
@@ -1588,7 +1595,10 @@ mod tests {
         };
         let members = [member(1, "h1", &["10.0.0.1", "10.1.0.1"]), member(2, "h2", &["10.0.0.2"]), member(3, "h3", &[])];
         let check = |member, host: &str, address: &str| {
-            check_leader(&Leader { client: 7, member, lease_ms: 0, zone: String::new(), host: host.into(), address: address.into() }, &members)
+            check_leader(
+                &Leader { client: 7, member, lease_ms: 0, zone: String::new(), host: host.into(), address: address.into() },
+                &members,
+            )
         };
         assert_eq!(check(1, "h1", "10.1.0.1:6379"), Ok(()));
         assert_eq!(check(1, "h1", "192.0.2.1:6379"), Ok(()), "on a network of which agents know nothing");

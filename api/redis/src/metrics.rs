@@ -47,7 +47,12 @@ pub fn text(group: &str, seen: &Seen, leads: bool, refuses: bool, replies: Repli
     let is = |yes: bool| single(f64::from(u8::from(yes)));
     family("leads", "gauge", "Whether this server leads.", &is(leads));
     family("in_sync", "gauge", "Whether this server has all that is decided.", &is(leads || seen.in_sync));
-    family("copies", "gauge", "Servers that have all that is decided, or get it from their own agents.", &single(seen.copies as f64));
+    family(
+        "copies",
+        "gauge",
+        "Servers that have all that is decided, or get it from their own agents.",
+        &single(seen.copies as f64),
+    );
     family("zones", "gauge", "In how many zones those are.", &single(seen.zones as f64));
     family("refuses_writes", "gauge", "Whether there are fewer than min-copies or min-zones.", &is(leads && refuses));
     family("in_group", "gauge", "Whether this host's agent is in the group.", &is(seen.runs));

@@ -120,8 +120,20 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         if key == "min-members" {
             return Err(format!("min-members counted agents, not servers that have the data: min-copies {value} counts those"));
         }
-        if !["group", "address", "name", "socket", "min-copies", "min-zones", "lag-max", "reads", "hung-after", "clock-skew-max", "metrics"]
-            .contains(&key.as_str())
+        if ![
+            "group",
+            "address",
+            "name",
+            "socket",
+            "min-copies",
+            "min-zones",
+            "lag-max",
+            "reads",
+            "hung-after",
+            "clock-skew-max",
+            "metrics",
+        ]
+        .contains(&key.as_str())
         {
             return Err(format!("no setting {key}: {USAGE}"));
         }
@@ -240,7 +252,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     check_names(api)?;
     let settings = settings(api, &arguments)?;
     let listener = settings.metrics.as_ref().map(|at| {
-        TcpListener::bind(at).map_err(|e| format!("metrics {at}: {e}: an address and a free port of this host, such as 127.0.0.1:9434"))
+        TcpListener::bind(at)
+            .map_err(|e| format!("metrics {at}: {e}: an address and a free port of this host, such as 127.0.0.1:9434"))
     });
     let listener = listener.transpose()?;
     let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;

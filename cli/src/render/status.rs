@@ -286,6 +286,7 @@ pub mod tests {
             node: "h1".into(),
             node_id: 1,
             cluster: "lab".into(),
+            zone: String::new(),
             version: "0.1.0".into(),
             incarnation: 3,
             uptime_s: 130,
