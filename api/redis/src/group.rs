@@ -1109,7 +1109,20 @@ impl Worker {
         self.clocks.has_leader();
         let is_forced = self.forced.take_if(|term| *term == self.course.term).is_some();
         let is_whole = self.is_in_sync() || self.is_whole || former_term == 0;
-        if !is_whole && !is_forced {
+        let has_all = match &mut self.state {
+            State::Following { feed, .. } => {
+                feed.drop_cut();
+                feed.whole() == self.course.offset
+            }
+            _ => true,
+        };
+        if !has_all && !is_forced {
+            // Never, as long as all servers make the same of the same entries: better that another one leads.
+            self.is_whole = false;
+            let what = "this server has not all that is decided, and does not lead, though it seemed to have it".into();
+            self.shared.to_server.push(ToServer::Warn(what));
+        }
+        if !(is_whole && has_all) && !is_forced {
             self.stop();
             return;
         }
@@ -1117,10 +1130,7 @@ impl Worker {
         self.copies.has_leader();
         let now = Instant::now();
         let (position, rest) = match std::mem::replace(&mut self.state, State::Nothing { since: now }) {
-            State::Following { mut feed, link, .. } => {
-                feed.drop_cut();
-                (feed.whole(), Some((link, feed)))
-            }
+            State::Following { feed, link, .. } => (feed.whole(), Some((link, feed))),
             other => {
                 self.state = other;
                 self.stop();
