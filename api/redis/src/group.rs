@@ -1122,7 +1122,7 @@ impl Worker {
             let what = "this server has not all that is decided, and does not lead, though it seemed to have it".into();
             self.shared.to_server.push(ToServer::Warn(what));
         }
-        if !(is_whole && has_all) && !is_forced {
+        if !(is_forced || is_whole && has_all) {
             self.stop();
             return;
         }
