@@ -175,11 +175,12 @@ impl Node {
         Ok(())
     }
 
-    /// Another host knows this incarnation, so it counts this host. It hears the same of this one at once, and need not wait for the next
-    /// round: it takes reports of whom it knows, as it does from now on, and without that word it says nothing of this host's fence.
+    /// Another host knows this incarnation, so it counts this host. Where this one has a fence, it hears the same at once: it takes
+    /// reports of whom it knows, as it does from now on, and without that word it says nothing of this host's fence.
     fn counts_us(&mut self, reporter: u32) {
+        let has_fence = self.fence.is_some();
         let Some(known) = self.hosts.get_mut(&reporter) else { return };
-        if !std::mem::replace(&mut known.counts_us, true) {
+        if !std::mem::replace(&mut known.counts_us, true) && has_fence {
             self.reports.prompt(reporter, false);
         }
     }
