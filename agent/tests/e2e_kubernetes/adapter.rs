@@ -168,7 +168,9 @@ fn two_of_them_mark_a_pod_once_and_evict_only_from_behind_a_fence() {
     let _db = s.start(3, "db");
     s.cluster.wait_alive("db", "True", "Alive");
 
-    until("h1 has the promise of h3's fence", || s.w.view(1, "h3").is_some_and(|h| h.fence.is_some()));
+    // Without a report of h3 it does not know that h3 counts it, and says nothing of its fence.
+    let is_known = || s.w.view(1, "h3").is_some_and(|h| h.fence.is_some() && h.reported_age_ns.is_some());
+    until("h1 has the promise of h3's fence, and a report of it", is_known);
     s.cut(3);
     s.wait_taints(
         "h3",

@@ -275,7 +275,9 @@ fn a_real_api_server_takes_the_manifests_as_they_are_and_what_their_account_does
     api.wait_alive("db", "True", "Alive");
 
     // A silent host behind its fence; the adapter is restarted in between, and does nothing twice.
-    until("h1 has the promise of h3's fence", || api.stage.w.view(1, "h3").is_some_and(|h| h.fence.is_some()));
+    // Without a report of h3 it does not know that h3 counts it, and says nothing of its fence.
+    let is_known = || api.stage.w.view(1, "h3").is_some_and(|h| h.fence.is_some() && h.reported_age_ns.is_some());
+    until("h1 has the promise of h3's fence, and a report of it", is_known);
     api.stage.cut(3);
     let all = [others[0], "fide.io/failed:NoExecute", others[1], "node.kubernetes.io/out-of-service:NoExecute"];
     api.wait_taints("h3", &all);

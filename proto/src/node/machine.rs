@@ -598,9 +598,6 @@ impl Node {
         self.drop_words_of(node);
         self.promises(node, incarnation, host, now_ns);
         let Some(known) = self.hosts.get_mut(&node) else { return };
-        if !known.counts_us && self.fence.is_some() {
-            self.reports.prompt(node, false);
-        }
         known.announced = introduction.contract;
         self.probing.begins(node);
         self.count_confirmers();

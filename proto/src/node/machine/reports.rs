@@ -96,12 +96,6 @@ impl Reports {
         *self.prompt.entry(node).or_default() |= asks;
     }
 
-    /// As if everything that was to be said at once had been.
-    #[cfg(test)]
-    pub(super) fn forget_prompts(&mut self) {
-        self.prompt.clear();
-    }
-
     /// Nothing is reported of a host any more, unless it is heard again.
     pub(super) fn forget(&mut self, node: u32) {
         self.outdated.remove(&node);
@@ -154,8 +148,8 @@ impl Node {
         let is_unheard = entries().all(|entry| entry.flags & ReportEntry::SILENT != 0);
         let ours: Vec<ReportEntry> = entries().collect();
         for entry in ours {
-            if entry.incarnation == own {
-                self.counts_us(header.sender);
+            if let Some(known) = self.hosts.get_mut(&header.sender).filter(|_| entry.incarnation == own) {
+                known.counts_us = true;
             }
             if entry.flags & ReportEntry::REFUTED != 0 {
                 self.was_mistaken(header.sender, &entry, own, now_ns);
@@ -173,16 +167,6 @@ impl Node {
             }
         }
         Ok(())
-    }
-
-    /// Another host knows this incarnation, so it counts this host. Where this one has a fence, it hears the same at once: it takes
-    /// reports of whom it knows, as it does from now on, and without that word it says nothing of this host's fence.
-    fn counts_us(&mut self, reporter: u32) {
-        let has_fence = self.fence.is_some();
-        let Some(known) = self.hosts.get_mut(&reporter) else { return };
-        if !std::mem::replace(&mut known.counts_us, true) && has_fence {
-            self.reports.prompt(reporter, false);
-        }
     }
 
     /// Whom another host hears, by path.

@@ -47,13 +47,10 @@ fn meet(nodes: &mut [Node]) {
     meet_at(nodes, NOW + MS);
 }
 
-/// The same, at a later time than before. What they report of each other then is over.
+/// The same, at a later time than before.
 fn meet_at(nodes: &mut [Node], now_ns: u64) {
     exchange(nodes, now_ns);
-    nodes.iter_mut().for_each(|node| {
-        node.events.clear();
-        node.reports.forget_prompts();
-    });
+    nodes.iter_mut().for_each(|node| node.events.clear());
 }
 
 /// The same, and what became known waits to be taken.
@@ -508,26 +505,6 @@ fn the_word_of_a_former_incarnation_counts_no_more() {
     assert_eq!(a.weigh_fence(silent(1), NOW + 21 * MS), None);
 }
 
-/// A host with a fence says at once whom it knows, not with the next round of reports, also where its first word came to one that did not yet
-/// know it, and took nothing from it.
-#[test]
-fn an_observer_knows_at_once_that_a_host_with_a_fence_counts_it() {
-    let mut nodes = [node(0, 5, false), node(1, 5, true)];
-    with_fence(&mut nodes[1]);
-    exchange(&mut nodes, NOW);
-    let [mut a, mut b] = nodes;
-    let next = |node: &mut Node| {
-        let mut entries = Vec::new();
-        node.poll_report(NOW + MS, |_, _| Heard::default(), &mut entries).then_some(entries)
-    };
-    let _too_early = next(&mut b).unwrap();
-    assert!(!a.hosts[&id(1)].counts_us);
-    b.handle_report(&header(0, 5), &next(&mut a).unwrap(), NOW + MS).unwrap();
-    a.handle_report(&header(1, 5), &next(&mut b).unwrap(), NOW + MS).unwrap();
-    assert!(a.hosts[&id(1)].counts_us);
-    assert_eq!(next(&mut b), None, "there is no end of it");
-}
-
 /// Three hosts or more that know of each other that they are counted.
 fn counted<const N: usize>() -> [Node; N] {
     let mut nodes = hosts::<N>(true);
@@ -546,7 +523,6 @@ fn armed_by_two() -> [Node; 3] {
     a.fence_mut().unwrap().sent(3, NOW, 1, [true; PATHS]);
     (1..3).for_each(|by| a.handle_report(&header(by, 5), &body(&[about(0, 5, 0)]), NOW + MS).unwrap());
     assert!(matches!(events(a)[..], [Event::Fence(Step::Extend { first: true, .. })]));
-    a.reports.forget_prompts();
     nodes
 }
 
