@@ -675,8 +675,13 @@ impl Watcher {
 
     /// The first event that `is`, waiting for it.
     pub fn wait(&mut self, what: &str, is: impl Fn(&Event) -> bool) -> Event {
+        self.wait_behind(0, what, is)
+    }
+
+    /// The same behind so many events that were seen.
+    pub fn wait_behind(&mut self, seen: usize, what: &str, is: impl Fn(&Event) -> bool) -> Event {
         let deadline = Instant::now() + PATIENCE;
-        let mut looked = 0;
+        let mut looked = seen;
         loop {
             if let Some(found) = self.seen[looked..].iter().find(|e| is(e)) {
                 return found.clone();
@@ -738,6 +743,10 @@ impl Watcher {
 
     pub fn failures_of(&mut self, name: &str) -> usize {
         self.failures().iter().filter(|v| named(v, name)).count()
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.seen.iter().map(|e| if let Event::Lost { count } = e { *count } else { 0 }).sum()
     }
 
     pub fn messages(&self) -> Vec<Vec<u8>> {

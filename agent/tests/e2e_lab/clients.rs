@@ -502,8 +502,12 @@ fn who_never_reads_disturbs_nobody_and_hears_how_much_it_missed() {
     let p = w.sleeper(1);
     w.watch_known(1, "next", p.pid());
     for watcher in [&mut lazy, &mut lazy_socket] {
-        let lost = watcher.wait("what it lost", |e| matches!(e, Event::Lost { .. }));
-        assert!(matches!(lost, Event::Lost { count } if count > 100), "{lost:?}");
+        // In parts, where there was room for a few bytes in between. All that was sent came, or is counted.
+        while watcher.lost() + (watcher.messages().len() as u64) < 600 {
+            let known = watcher.seen.len();
+            watcher.wait_behind(known, "what it lost", |e| matches!(e, Event::Lost { .. }));
+        }
+        assert!(watcher.lost() > 100, "{}", watcher.lost());
     }
 }
 
