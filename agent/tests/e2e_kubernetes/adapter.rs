@@ -3,7 +3,7 @@
 use crate::common::{Pins, Process, Setup, World, until};
 use crate::e2e_kubernetes::cluster::{AT, Cluster};
 use fide_lab::Cut;
-use fide_wire::control::{FenceOrder, MaintenanceOrder, Request, Selector};
+use fide_wire::control::{FenceOrder, HostStatus, MaintenanceOrder, Request, Selector};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -168,9 +168,9 @@ fn two_of_them_mark_a_pod_once_and_evict_only_from_behind_a_fence() {
     let _db = s.start(3, "db");
     s.cluster.wait_alive("db", "True", "Alive");
 
-    // Without a report of h3 it does not know that h3 counts it, and says nothing of its fence.
-    let is_known = || s.w.view(1, "h3").is_some_and(|h| h.fence.is_some() && h.reported_age_ns.is_some());
-    until("h1 has the promise of h3's fence, and a report of it", is_known);
+    // Without a report of h3 on all hosts, which comes once a second, it does not know that h3 counts it, and says nothing of its fence.
+    let is_known = |h: &HostStatus| h.fence.is_some() && h.reported_age_ns.is_some() && h.paths[0].last_number > 1500;
+    until("h1 has the promise of h3's fence, and its reports", || s.w.view(1, "h3").is_some_and(|h| is_known(&h)));
     s.cut(3);
     s.wait_taints(
         "h3",

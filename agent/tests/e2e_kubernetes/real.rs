@@ -4,7 +4,7 @@ use crate::common::{Pins, Process, Setup, until, wait_for};
 use crate::e2e_kubernetes::adapter::Stage;
 use crate::e2e_kubernetes::cluster::{AT, certify};
 use crate::e2e_kubernetes::manifests::objects;
-use fide_wire::control::{FenceOrder, Request};
+use fide_wire::control::{FenceOrder, HostStatus, Request};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -275,9 +275,9 @@ fn a_real_api_server_takes_the_manifests_as_they_are_and_what_their_account_does
     api.wait_alive("db", "True", "Alive");
 
     // A silent host behind its fence; the adapter is restarted in between, and does nothing twice.
-    // Without a report of h3 it does not know that h3 counts it, and says nothing of its fence.
-    let is_known = || api.stage.w.view(1, "h3").is_some_and(|h| h.fence.is_some() && h.reported_age_ns.is_some());
-    until("h1 has the promise of h3's fence, and a report of it", is_known);
+    // Without a report of h3 on all hosts, which comes once a second, it does not know that h3 counts it, and says nothing of its fence.
+    let is_known = |h: &HostStatus| h.fence.is_some() && h.reported_age_ns.is_some() && h.paths[0].last_number > 1500;
+    until("h1 has the promise of h3's fence, and its reports", || api.stage.w.view(1, "h3").is_some_and(|h| is_known(&h)));
     api.stage.cut(3);
     let all = [others[0], "fide.io/failed:NoExecute", others[1], "node.kubernetes.io/out-of-service:NoExecute"];
     api.wait_taints("h3", &all);
