@@ -333,9 +333,9 @@ impl Huc {
     }
 
     /// Whoever proposes the next instance to its leader has decided this one, by a heartbeat of one who has crashed since: everything of that one was
-    /// handed in here before its crash, but for what never came.
+    /// handed in here before its crash, but for what never came. Or by this leader's own heartbeat, which has left, and is not relied on here yet.
     fn check_behind_as_leader(&mut self) {
-        if self.leads() && !self.awaiting_members && !self.early.is_empty() {
+        if self.leads() && !self.awaiting_members && !self.early.is_empty() && !self.fcurb.is_sending() {
             self.halt(Halted::MissingBroadcast);
         }
     }

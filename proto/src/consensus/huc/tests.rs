@@ -355,6 +355,28 @@ fn fide_a4_a_missing_decision_stops_it() {
     assert_eq!((e.handle_crash(0, P1), e.poll_piggyback(0), e.leader()), (Err(Refused::Halted), None, None));
 }
 
+/// The others have a decision before its leader relies on its heartbeat ([`crate::services::groups`], *Heartbeats*): what they propose next shows that
+/// they do, and not that the leader has missed one.
+#[test]
+fn a_leader_that_is_held_behind_its_heartbeat_is_not_behind_the_others() {
+    let mut e = Huc::new(P1, set(&[1, 2, 3]), 1);
+    for from in [P2, P3] {
+        e.handle_message(0, from, propose(1, &[direct(from.0, 1)])).unwrap();
+    }
+    assert!(e.poll_piggyback(0).is_some());
+    for from in [P2, P3] {
+        e.handle_message(0, from, propose(2, &[direct(from.0, 2)])).unwrap();
+    }
+    assert_eq!((e.decided_through(), e.halted()), (0, None));
+    e.handle_piggyback_sent(0);
+    assert_eq!((e.decided_through(), e.halted()), (1, None));
+    assert!(e.poll_piggyback(0).is_some(), "they have proposed");
+    e.handle_piggyback_sent(0);
+    // One that has nothing on its heartbeat is.
+    e.handle_message(0, P2, propose(4, &[direct(2, 4)])).unwrap();
+    assert_eq!((e.decided_through(), e.halted()), (2, Some(Halted::MissingBroadcast)));
+}
+
 #[test]
 fn fide_a4_fail_consistency_a_crash_waits_for_the_decision_that_left_before() {
     let mut e = Huc::new(P2, set(&[1, 2]), 1);

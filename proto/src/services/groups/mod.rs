@@ -2837,7 +2837,8 @@ impl Groups {
     /// The heartbeat with what was last polled has left on all paths.
     pub fn handle_sent(&mut self, now_ns: u64) {
         for group in self.groups.values_mut() {
-            if !group.riding.as_mut().is_some_and(Riding::handle_sent) {
+            // Of what is held nothing was aboard; it left before, and counts when the others have said that they got it.
+            if group.held.is_some() || !group.riding.as_mut().is_some_and(Riding::handle_sent) {
                 continue;
             }
             group.riding = None;
@@ -2858,7 +2859,7 @@ impl Groups {
                 group.riding.iter_mut().for_each(Riding::leave_behind);
                 false
             } else {
-                group.riding.as_mut().is_some_and(Riding::handle_sent)
+                group.held.is_none() && group.riding.as_mut().is_some_and(Riding::handle_sent)
             };
             let (Some(member), Some(me)) = (&group.member, group.me) else { continue };
             let log = member.log();

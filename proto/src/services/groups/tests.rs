@@ -994,6 +994,39 @@ impl Engine<EngineMessage> for Suspecting {
     }
 }
 
+/// It has left, and is not relied on before the others have said that they got it: a heartbeat behind it does not say that.
+#[test]
+fn a_decision_that_left_behind_a_silence_counts_when_the_others_have_said_that_it_came() {
+    let mut world = World::created(1, 3, Kind::Huc);
+    // Nothing else leaves meanwhile.
+    (world.nodes[0].beat_ns, world.nodes[0].woke_behind_ns) = (u64::MAX, world.nodes[0].beats.1);
+    world.propose(0, 1, 1).unwrap();
+    world.within(1, |_| false);
+    let (mut body, now_ns, number) = (Vec::new(), world.now_ns, world.nodes[0].beats.0 + 1);
+    world.nodes[0].groups.poll_rides(now_ns, BODY_MAX, &mut body);
+    let rides: Vec<Vec<u8>> = items::read(&body).map(|item| item.unwrap().bytes.to_vec()).collect();
+    assert_eq!(rides.len(), 1);
+    for to in 1..3 {
+        world.send(0, to, Way::Rides(number, rides.clone()), now_ns + 60 * US);
+    }
+    world.nodes[0].beats = (number, now_ns);
+    world.nodes[0].groups.hold(now_ns, number);
+    let decided = |world: &World| {
+        let group = world.nodes[0].groups.groups.values().next().unwrap();
+        group.member.as_ref().unwrap().log().decided_through()
+    };
+    let before = decided(&world);
+    for _ in 0..2 {
+        world.beat(0);
+        assert_eq!(decided(&world), before);
+        // Another silence, with nothing aboard, changes nothing about that.
+        let number = world.nodes[0].beats.0;
+        world.nodes[0].groups.hold(now_ns, number);
+    }
+    assert!(world.within(50, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+    assert!((0..3).all(|node| world.status(node).unwrap().halted.is_none()));
+}
+
 /// Under Raft a dead member is a member, and nothing answers for it.
 #[test]
 fn behind_a_silence_a_member_of_raft_does_not_wait_for_one_that_is_only_suspected() {
