@@ -1176,9 +1176,22 @@ fn no_server_leads_by_force_that_has_not_everything_while_another_does() {
     assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
     assert_eq!(ask(&of.w, 1, "SET other value"), "+OK");
     of.agree();
+    // Whoever tells the leader to lead disturbs nobody: not even a client that waits.
+    let term = || of.status(1).split_once("term ").map(|(_, rest)| rest.split(' ').next().map(str::to_string));
+    let before = term();
+    let (mut waits, mut client) = (Client::open(&of.w, 1).unwrap(), Client::open(&of.w, 1).unwrap());
+    waits.say(&["BLPOP", "list", "0"]).unwrap();
+    for force in ["FIDE LEAD FORCE", "FIDE LEAD FORCE DISCARD"] {
+        assert_eq!(client.ask(force).unwrap(), "+OK");
+    }
+    for n in 1..=100 {
+        assert_eq!(client.ask(&format!("RPUSH other-list {n}")).unwrap(), format!(":{n}"));
+    }
+    assert_eq!(client.ask("RPUSH list a").unwrap(), ":1");
+    assert_eq!(waits.hear().unwrap(), "[list a]");
+    assert_eq!(term(), before);
     of.kill(2);
     // It gets no data: the leader wants a password.
-    let mut client = Client::open(&of.w, 1).unwrap();
     assert_eq!(client.ask("CONFIG SET requirepass secret").unwrap(), "+OK");
     of.servers[1] = Some(server(&of.w, 2, &[]));
     until("it has none", || of.status(2).contains("NOAUTH"));

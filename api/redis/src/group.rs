@@ -709,8 +709,10 @@ impl Worker {
             let lives = !self.ended.contains(&leader.client) && !self.hung.contains(&leader.client);
             !self.course.resigned && lives && self.members.contains(&leader.member)
         });
-        // An operator's word counts for what was true when it was given.
-        if self.forced_at.is_some_and(|(at, discards)| at.elapsed() >= FORCE_MAX || leads && !discards && !self.is_in_sync()) {
+        // An operator's word counts for what was true when it was given. The leader leads already: another term would end its clients' connections for nothing.
+        let leads_here = leads && self.is_own() && matches!(self.state, State::Leading { .. } | State::TakingOver { .. });
+        let is_void = |discards: bool| leads_here || leads && !discards && !self.is_in_sync();
+        if self.forced_at.is_some_and(|(at, discards)| at.elapsed() >= FORCE_MAX || is_void(discards)) {
             self.forced_at = None;
             self.forced = self.forced.filter(|term| *term != 0);
         }
