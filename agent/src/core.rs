@@ -163,6 +163,8 @@ pub struct Start {
     pub name: String,
     /// Its wire id.
     pub node: u32,
+    /// What fails together with this host.
+    pub zone: String,
     /// This agent's incarnation.
     pub incarnation: u32,
     /// That of this host's former agent, by its file.

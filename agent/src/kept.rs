@@ -241,15 +241,15 @@ impl KeptTable {
     pub fn row(&mut self, row: &Row, watch: Option<KeptWatch>) {
         let number = row.row;
         self.kept.version = self.kept.version.max(row.version);
-        // How long a maintenance still lasts, and which keys there are, the next agent says anew.
-        if matches!(row.content, Content::Maintenance(_) | Content::Keys(_)) {
+        // How long a maintenance still lasts, which keys there are and what the agent is, the next agent says anew.
+        if matches!(row.content, Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_)) {
             self.lacks();
             return;
         }
         match &row.content {
             Content::Process(_) => self.kept.last_process = self.kept.last_process.max(number),
             Content::Interest(_) => self.kept.last_interest = self.kept.last_interest.max(number),
-            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => {}
+            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_) | Content::Unknown(_) => {}
         }
         if row.content.is_over() {
             self.kept.watches.remove(&number);

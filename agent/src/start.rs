@@ -308,6 +308,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         cluster: config.cluster_id,
         name: config.node.clone(),
         node,
+        zone: config.zone.clone(),
         incarnation,
         former_incarnation: state.former(),
         boot: state.boot(),

@@ -9,7 +9,7 @@ use crate::core::snapshot::{AppRow, Head, PathRow};
 use crate::handle::LoopHandle;
 use crate::watchlist::{ENDED_SHOWN_NS, WatchRow};
 use fide_wire::PATHS;
-use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, Status, Unheard, WatchStatus};
+use fide_wire::control::{AgentStatus, AppStatus, HostStatus, LocalPath, PathAnswerer, Status, Unheard, WatchStatus};
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
@@ -91,6 +91,12 @@ impl LoopHandle {
                     fence: row.fence,
                     reported_age_ns: (row.reported_ns != 0).then(|| now_ns().saturating_sub(row.reported_ns)),
                     unheard: Vec::new(),
+                    agent: row.agent.map(|agent| AgentStatus {
+                        version: agent.version.into(),
+                        zone: agent.zone.into(),
+                        groups: agent.groups.into(),
+                        groups_running: agent.running.into(),
+                    }),
                 });
             }
         }
@@ -168,5 +174,7 @@ fn head(head: Head, about: &About) -> Status {
         gates: Vec::new(),
         maintenance: Vec::new(),
         keys: Vec::new(), // the control thread's
+        groups: head.groups as u32,
+        groups_running: head.running as u32,
     }
 }

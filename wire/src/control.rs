@@ -748,6 +748,12 @@ pub struct Status {
     /// The keys of every host that says so, this one among them; empty without keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<HostKeys>,
+    /// Groups that this agent knows: those that its host is a member of, is to be one of, or keeps the log of.
+    #[serde(default)]
+    pub groups: u32,
+    /// Those of them that run here.
+    #[serde(default)]
+    pub groups_running: u32,
 }
 
 /// The keys that a host accepts.
@@ -927,6 +933,23 @@ pub struct HostStatus {
     /// Whom it does not hear, as it last reported. Of this host, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unheard: Vec<Unheard>,
+    /// What its agent says of itself; absent: nothing yet, or it is of a version that does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+}
+
+/// What an agent says of itself to all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Its version.
+    pub version: String,
+    /// What fails together with its host, by its configuration; empty: not said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub zone: String,
+    /// Groups that it knows: those that its host is a member of, is to be one of, or keeps the log of.
+    pub groups: u32,
+    /// Those of them that run there.
+    pub groups_running: u32,
 }
 
 /// A host that another one does not hear.

@@ -25,6 +25,7 @@ impl Core {
         self.look_at_half_sent(now);
         self.look_at_losses();
         self.groups.handle_second(now, |node| self.losses.is_calm(node));
+        self.put_agent(now);
         self.complain(now);
         self.complain_of_fence(now);
         self.recover_stranded(now);

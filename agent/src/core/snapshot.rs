@@ -6,6 +6,7 @@ use crate::watchlist::Name;
 use fide_proto::detector::{AppState, State, Stats};
 use fide_proto::node::machine::copies::BY_UNICAST;
 use fide_wire::control::{FenceStatus, PathStatus, UnwantedStatus};
+use fide_wire::frame::table::Agent;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Contract, FencePromise};
 use fide_wire::{PATHS, SLOTS};
@@ -42,6 +43,10 @@ pub struct Head {
     pub authenticated: bool,
     /// The fence, if there is one.
     pub fence: Option<FenceStatus>,
+    /// Groups that are known here.
+    pub groups: usize,
+    /// Those of them that run here.
+    pub running: usize,
 }
 
 /// What is copied of a path of this host.
@@ -82,6 +87,28 @@ pub struct HostRow {
     pub unheard: [Slots; PATHS],
     /// Whether it does not hear this host, by path.
     pub is_deaf_to_us: [bool; PATHS],
+    /// What its agent says of itself.
+    pub agent: Option<AgentRow>,
+}
+
+/// What is copied of another host's agent.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentRow {
+    /// Its version.
+    pub version: Name,
+    /// What fails together with its host.
+    pub zone: Name,
+    /// Groups that it knows.
+    pub groups: u16,
+    /// Those of them that run there.
+    pub running: u16,
+}
+
+impl AgentRow {
+    fn new(agent: &Agent) -> Self {
+        let (groups, running) = (agent.groups, agent.running);
+        Self { version: (&*agent.version).into(), zone: (&*agent.zone).into(), groups, running }
+    }
 }
 
 /// A bit for each slot of the receive table.
@@ -109,6 +136,7 @@ impl Core {
             up: self.lane.carrier(path as u8) && self.receiver.attached(path as u8),
             answerers: self.node.probing().answerers().of(path).iter().map(|a| (a.address, a.answers(now))).collect(),
         };
+        let (groups, running) = self.groups.how_many();
         Head {
             name: self.start.name.clone(),
             node: self.start.node,
@@ -124,6 +152,8 @@ impl Core {
             silences: self.silences(),
             authenticated: self.start.keys.is_secret(),
             fence: self.fence_status(),
+            groups,
+            running,
         }
     }
 
@@ -187,6 +217,7 @@ impl Core {
             reported_ns,
             unheard,
             is_deaf_to_us,
+            agent: self.agent_row(peer.node).map(AgentRow::new),
         })
     }
 

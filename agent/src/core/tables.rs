@@ -21,7 +21,7 @@ use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::control::TargetState;
 use fide_wire::event::{Record, RecordKind};
-use fide_wire::frame::table::{Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Row, State};
+use fide_wire::frame::table::{Agent, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Row, State};
 use fide_wire::packet::{Kind, Notice};
 use fide_wire::verdict::{Cause, Contract, FencePromise, Grade, VerdictId};
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ const FRAMES_AT_ONCE: usize = 4;
 const MAINTENANCE_FROM: u32 = 0xf000_0000;
 /// The row that says which keys this host holds.
 const KEYS_ROW: u32 = 0xf100_0000;
+/// The row about this agent itself.
+const AGENT_ROW: u32 = KEYS_ROW + 1;
 /// A process that a former agent watched for its configuration is let go if this one has not asked for it in so long.
 const UNCLAIMED_NS: u64 = 10_000_000_000;
 
@@ -169,6 +171,26 @@ impl Core {
         self.put_row(KEYS_ROW, Content::Keys(keys), now_ns());
     }
 
+    /// All others are told what this agent is, where that has changed.
+    pub(super) fn put_agent(&mut self, now: u64) {
+        let (groups, running) = self.groups.how_many();
+        let (version, zone) = (env!("CARGO_PKG_VERSION").into(), self.start.zone.as_str().into());
+        let agent = Agent { version, zone, groups: groups as u16, running: running as u16 };
+        if self.agent_row(self.start.node).is_none_or(|known| *known != agent) && self.stopping.is_none() {
+            self.put_row(AGENT_ROW, Content::Agent(agent), now);
+        }
+    }
+
+    /// What a host's agent says of itself; `None`: nothing yet, or it is of a version that does not.
+    pub(super) fn agent_row(&self, node: u32) -> Option<&Agent> {
+        let content = if node == self.start.node {
+            &self.own_table().get(AGENT_ROW)?.content
+        } else {
+            self.node.directory().replica(node)?.get(AGENT_ROW)?
+        };
+        if let Content::Agent(agent) = content { Some(agent) } else { None }
+    }
+
     /// Has the row written to the file, for the next agent.
     pub(super) fn keep_row(&self, row: u32) {
         let Some(row) = self.own_table().get(row) else { return };
@@ -198,7 +220,7 @@ impl Core {
             match content {
                 Content::Interest(interest) => self.put_row(row, Content::Interest(Interest { is_held: false, ..interest }), now),
                 Content::Process(process) => self.restore_process(row, &process, watches.get(&row), now),
-                Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => {}
+                Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_) | Content::Unknown(_) => {}
             }
         }
     }

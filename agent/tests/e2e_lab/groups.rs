@@ -1402,3 +1402,33 @@ fn a_durable_group_tells_of_nothing_that_the_disk_does_not_take() {
         status(&w, 1, "orders").is_some_and(|group| group.why.is_empty() && group.written == Some(2))
     });
 }
+
+/// One host is asked about all agents: what each is, and whether its groups run. An agent that ends with a group that it is to be in says so when it is back.
+#[test]
+fn every_agent_tells_all_others_what_it_is() {
+    let Some(mut w) = Setup::hosts(3).extra(|host| format!("zone = \"rack{host}\"")).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "huc", &["h1", "h2"]).unwrap();
+    let of = |w: &World, at: u16, host: u16| w.view(at, &format!("h{host}")).and_then(|view| view.agent);
+    let says = |w: &World, at: u16, host: u16, groups: u32, running: u32| {
+        until("its agent says what it is", || {
+            of(w, at, host).is_some_and(|agent| {
+                agent.zone == format!("rack{host}")
+                    && agent.version == env!("CARGO_PKG_VERSION")
+                    && (agent.groups, agent.groups_running) == (groups, running)
+            })
+        });
+    };
+    for at in 1..=3 {
+        (1..=3).filter(|host| *host != at).for_each(|host| says(&w, at, host, u32::from(host < 3), u32::from(host < 3)));
+    }
+    let own = w.status(1);
+    assert_eq!((&*own.zone, own.groups, own.groups_running), ("rack1", 1, 1));
+    w.kill_agent(2);
+    w.start(2);
+    for at in [1, 3] {
+        says(&w, at, 2, 1, 1);
+    }
+    order(&w, 2, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
+    says(&w, 3, 1, 1, 1);
+}

@@ -1,5 +1,6 @@
 //! Answers as text. Nothing here asks anything, so all of it is tested with fixed values.
 
+pub mod agents;
 pub mod fence;
 pub mod foreign;
 pub mod group;

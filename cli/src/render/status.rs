@@ -287,6 +287,8 @@ pub mod tests {
             node_id: 1,
             cluster: "lab".into(),
             zone: String::new(),
+            groups: 0,
+            groups_running: 0,
             version: "0.1.0".into(),
             incarnation: 3,
             uptime_s: 130,

@@ -295,6 +295,19 @@ pub struct Maintenance {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Keys(pub Vec<(u8, u64)>);
 
+/// The agent that writes a table, for whoever looks at all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Agent {
+    /// Its version.
+    pub version: Box<str>,
+    /// What fails together with its host; empty: not said.
+    pub zone: Box<str>,
+    /// Groups that it knows: those that its host is a member of, is to be one of, or keeps the log of.
+    pub groups: u16,
+    /// Those of them that run there.
+    pub running: u16,
+}
+
 /// What a row says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
@@ -308,6 +321,8 @@ pub enum Content {
     Maintenance(Maintenance),
     /// The keys that the origin holds.
     Keys(Keys),
+    /// The origin's agent.
+    Agent(Agent),
     /// Of a type that this version does not know: its version counts, its content does not.
     Unknown(u8),
 }
@@ -382,6 +397,7 @@ impl Content {
             Content::Interest(_) => 2,
             Content::Maintenance(_) => 3,
             Content::Keys(_) => 4,
+            Content::Agent(_) => 5,
             Content::Unknown(number) => *number,
         }
     }
@@ -405,6 +421,7 @@ impl Content {
             }
             Content::Maintenance(m) => m.write(body),
             Content::Keys(keys) => keys.write(body),
+            Content::Agent(agent) => agent.write(body),
             Content::Unknown(_) => {}
         }
     }
@@ -424,6 +441,7 @@ impl Content {
             }
             3 => Content::Maintenance(Maintenance::read(r)?),
             4 => Content::Keys(Keys::read(r)?),
+            5 => Content::Agent(Agent::read(r)?),
             number => Content::Unknown(number),
         })
     }
@@ -434,7 +452,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(host.state),
             Content::Process(process) => Some(process.state),
-            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_) | Content::Unknown(_) => None,
         }
     }
 
@@ -444,7 +462,7 @@ impl Content {
         match self {
             Content::Process(process) => process.state.is_final(),
             Content::Interest(interest) => !interest.is_held,
-            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => false,
+            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_) | Content::Unknown(_) => false,
         }
     }
 
@@ -453,7 +471,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(&mut host.state),
             Content::Process(process) => Some(&mut process.state),
-            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Agent(_) | Content::Unknown(_) => None,
         }
     }
 }
@@ -503,6 +521,23 @@ impl Keys {
         let count = usize::from(r.u8()?);
         let keys: Option<Vec<_>> = (0..count).map(|_| Some((r.u8()?, r.u64()?))).collect();
         keys.filter(|keys| keys.len() <= Self::MAX).map(Self)
+    }
+}
+
+impl Agent {
+    fn write(&self, body: &mut Vec<u8>) {
+        put_text(body, &self.version);
+        put_text(body, &self.zone);
+        body.extend_from_slice(&self.groups.to_be_bytes());
+        body.extend_from_slice(&self.running.to_be_bytes());
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Self> {
+        let mut text = || {
+            let text = r.text()?;
+            (text.len() <= NAME_MAX && !text.chars().any(char::is_control)).then(|| Box::from(text))
+        };
+        Some(Self { version: text()?, zone: text()?, groups: r.u16()?, running: r.u16()? })
     }
 }
 

@@ -1,7 +1,7 @@
 use super::fragment::Fragment;
 use super::introduction::{Answer, Hello, Introduction};
 use super::table::{
-    Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Pull, Row, RowsHead, State, read_rows,
+    Agent, Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Pull, Row, RowsHead, State, read_rows,
 };
 use super::*;
 use crate::mac::Key;
@@ -62,12 +62,14 @@ fn rows() -> Vec<Row> {
         name: "redis".into(),
     };
     let interest = Interest { node: 9, row: 4, pbsize: 8, is_held: true };
+    let agent = Agent { version: "0.1.0".into(), zone: "rack1".into(), groups: 3, running: 2 };
     vec![
         Row { row: HOST_ROW, version: 4, content: Content::Host(host()) },
         Row { row: 1, version: 6, content: Content::Process(process) },
         Row { row: 2, version: 9, content: Content::Interest(interest) },
         Row { row: 3, version: 10, content: Content::Unknown(200) },
         Row { row: 5, version: 11, content: Content::Keys(Keys(vec![(2, 0x1234_5678_9abc_def0), (1, 7)])) },
+        Row { row: 6, version: 12, content: Content::Agent(agent) },
         Row { row: 4, version: 12, content: Content::Maintenance(maintenance("db@*")) },
     ]
 }

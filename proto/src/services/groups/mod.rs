@@ -3162,6 +3162,12 @@ impl Groups {
         self.groups.values().map(|group| self.status_of(group))
     }
 
+    /// Groups of this node, and how many of them run here.
+    #[must_use]
+    pub fn how_many(&self) -> (usize, usize) {
+        (self.groups.len(), self.groups.values().filter(|group| group.stage == Stage::Running).count())
+    }
+
     /// One group.
     #[must_use]
     pub fn status_named(&self, name: &str) -> Option<Status> {
