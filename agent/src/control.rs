@@ -15,7 +15,7 @@ use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::requests::Request as LoopRequest;
 use crate::core::{Before, Happened, Introduced, Opening};
-use crate::disk::{Disk, Ticket};
+use crate::disk::{Disk, JobClock, Ticket};
 use crate::end_connections::{Connections, Ender};
 use crate::event_text;
 use crate::fair::FairQueue;
@@ -114,6 +114,8 @@ enum Wait {
     Page,
     /// The disk is to know that this host is forgotten.
     Forgotten(String, Ticket),
+    /// The configuration.
+    Reload,
 }
 
 /// Bytes of replies that may wait for a slow client that follows events; beyond that it is disconnected.
@@ -234,6 +236,8 @@ pub struct Control {
     connections: Vec<Connection>,
     history: History,
     disk: Disk,
+    /// The thread that writes the logs of durable groups.
+    logs_clock: JobClock,
     /// The disk does not answer.
     hang: Option<files::Hang>,
     /// How often that was.
@@ -332,6 +336,8 @@ pub struct Parts {
     pub history: (History, Vec<HistoryError>),
     /// What writes the files.
     pub disk: Disk,
+    /// How long what writes the logs of durable groups has been at it.
+    pub logs_clock: JobClock,
     /// Readable when a signal came.
     pub signals: OwnedFd,
     /// The fence's half of this thread.
@@ -443,6 +449,7 @@ impl Control {
             table,
             history: (history, complaints),
             disk,
+            logs_clock,
             signals,
             guard,
             gates,
@@ -485,6 +492,7 @@ impl Control {
             connections: Vec::new(),
             history,
             disk,
+            logs_clock,
             hang: None,
             hangs: 0,
             timing: Timing::default(),
@@ -795,9 +803,11 @@ impl Control {
         while unsafe { libc::read(self.signals.as_raw_fd(), (&raw mut info).cast(), size) } == size as isize {
             match info.ssi_signo as i32 {
                 libc::SIGHUP => {
-                    if let Err(e) = self.reload() {
-                        tracing::error!("{e}");
-                        self.core.note(0, e);
+                    // What was read before the file changed last is of no use.
+                    self.lookups.forget(Whose::Configuration);
+                    let read = self.read_configuration();
+                    if !self.lookups.ask(Source::Asked(0), Whose::Configuration, read) {
+                        tracing::error!("the configuration is not read again: too much is being looked up");
                     }
                 }
                 _ if !self.stopping => {
@@ -1748,6 +1758,12 @@ impl Control {
                     }
                     self.found_standing(id, found);
                 }
+                (Whose::Configuration, Found::Configuration(read)) => {
+                    if let Err(e) = self.reload(*read) {
+                        tracing::error!("{e}");
+                        self.core.note(0, e);
+                    }
+                }
                 (Whose::Connection(id), found) => {
                     let Some(i) = self.connections.iter().position(|c| c.id == id) else { continue };
                     let Some((_, wait)) = self.connections[i].waiting.take() else { continue };
@@ -1761,6 +1777,10 @@ impl Control {
                         }
                         (Wait::Explain(id), Found::Verdicts(found)) => {
                             one_life(id, found).map(|event| Reply::Explained(Box::new(event)))
+                        }
+                        (Wait::Reload, Found::Configuration(read)) => {
+                            let reloaded = self.reload(*read).map_err(|what| Refused { code: ErrorCode::Invalid, what });
+                            reloaded.map(|reloaded| Reply::Reloaded(Box::new(reloaded)))
                         }
                         _ => continue,
                     };
@@ -1922,16 +1942,23 @@ impl Control {
 
     fn end_long_lookups(&mut self) {
         for c in &mut self.connections {
-            let is_lookup = |wait: &Wait| matches!(wait, Wait::Watch(..) | Wait::Explain(_) | Wait::Page);
+            let is_lookup = |wait: &Wait| matches!(wait, Wait::Watch(..) | Wait::Explain(_) | Wait::Page | Wait::Reload);
             if c.waiting.as_ref().is_some_and(|(since, wait)| is_lookup(wait) && since.elapsed() > LOOKUP_WAIT) {
-                let is_page = matches!(c.waiting.take(), Some((_, Wait::Page)));
+                let wait = c.waiting.take().map(|(_, wait)| wait);
                 self.lookups.forget(Whose::Connection(c.id));
-                let what = if is_page {
-                    "the history's files have not been read in nine seconds: see that their disk answers, or ask for the newest events alone, \
-                     which are in memory (`fide events --last 100`)"
-                } else {
-                    "the look-up has not been done in nine seconds, behind others of the same user or of many users: \
-                     name the process by its pid, or try again later"
+                let what = match wait {
+                    Some(Wait::Page) => {
+                        "the history's files have not been read in nine seconds: see that their disk answers, or ask for the newest events alone, \
+                         which are in memory (`fide events --last 100`)"
+                    }
+                    Some(Wait::Reload) => {
+                        "the configuration has not been read in nine seconds, and stays as it was: see that the disk of its file and of those \
+                         that it names answers, then reload again"
+                    }
+                    _ => {
+                        "the look-up has not been done in nine seconds, behind others of the same user or of many users: \
+                         name the process by its pid, or try again later"
+                    }
                 };
                 c.reading = None;
                 c.push(&refused(ErrorCode::System, what), None);
@@ -2085,8 +2112,8 @@ impl Control {
             }
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
-                let reloaded = self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
-                plain(Reply::Reloaded(Box::new(reloaded)))
+                let read = self.read_configuration();
+                self.look_up(i, Wait::Reload, read)
             }
             Request::Forget { host } => {
                 self.policy.may_forget(&self.connections[i].peer)?;

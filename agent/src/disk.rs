@@ -46,6 +46,30 @@ pub struct Ticket {
     number: u64,
 }
 
+/// Since when a thread's present job on the disk runs. Clones show the same thread.
+#[derive(Clone, Debug, Default)]
+pub struct JobClock(Arc<Mutex<Option<Instant>>>);
+
+impl JobClock {
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Does a job, which counts from now on until it is done.
+    pub fn time<R>(&self, job: impl FnOnce() -> R) -> R {
+        self.set(Some(Instant::now()));
+        let result = job();
+        self.set(None);
+        result
+    }
+
+    /// For how long the present job has been running; `None`: there is none.
+    #[must_use]
+    pub fn in_job_for(&self) -> Option<Duration> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|since| since.elapsed())
+    }
+}
+
 /// Writes; says in words why not.
 type Work = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
@@ -242,6 +266,15 @@ mod tests {
             written.send(number).unwrap();
             if number < 10 { Ok(()) } else { Err(number.to_string()) }
         })
+    }
+
+    #[test]
+    fn a_job_counts_while_it_runs() {
+        let clock = JobClock::default();
+        let seen = clock.clone();
+        assert!(clock.in_job_for().is_none());
+        assert!(clock.time(|| seen.in_job_for().is_some()));
+        assert!(clock.in_job_for().is_none());
     }
 
     #[test]

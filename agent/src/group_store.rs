@@ -6,6 +6,7 @@
 //! every second with all logs whole, so nothing is told of that the disk has not got.
 
 use crate::core::requests::Request;
+use crate::disk::JobClock;
 use crate::group_jobs::Job;
 use crate::handle::LoopHandle;
 use crate::hooks::become_ordinary;
@@ -57,12 +58,19 @@ pub struct Store {
     database: Option<Database>,
     /// Logs that lie in it as the loop last wrote them: others must be written whole first.
     whole: BTreeSet<String>,
+    clock: JobClock,
 }
 
 impl Store {
     /// Opens the file, if there is one, and reads all logs; or says why they cannot be read. One of another host counts as none: `complaint` says so.
     pub fn open(path: &Path, here: &Owner) -> (Self, Result<BTreeMap<String, Saved>, String>, Option<String>) {
-        let mut store = Self { path: path.to_owned(), here: here.clone(), database: None, whole: BTreeSet::new() };
+        let mut store = Self {
+            path: path.to_owned(),
+            here: here.clone(),
+            database: None,
+            whole: BTreeSet::new(),
+            clock: JobClock::default(),
+        };
         if !path.exists() {
             return (store, Ok(BTreeMap::new()), None);
         }
@@ -102,6 +110,12 @@ impl Store {
         (store, logs, complaint)
     }
 
+    /// For how long the disk has been at its present write.
+    #[must_use]
+    pub fn clock(&self) -> JobClock {
+        self.clock.clone()
+    }
+
     /// Writes what comes, until nobody has anything any more.
     ///
     /// # Errors
@@ -111,8 +125,9 @@ impl Store {
             become_ordinary();
             while let Ok(first) = jobs.recv() {
                 let jobs_now = std::iter::once(first).chain(jobs.try_iter().take(AT_ONCE));
-                let all: Vec<Box<Write>> = jobs_now.filter_map(|job| self.take(job)).collect();
-                match self.write(&all) {
+                let clock = self.clock.clone();
+                let all: Vec<Box<Write>> = clock.time(|| jobs_now.filter_map(|job| self.take(job)).collect());
+                match clock.time(|| self.write(&all)) {
                     Ok(written) => {
                         for write in written {
                             let Write { name, generation, index, .. } = write;

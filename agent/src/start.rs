@@ -374,6 +374,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     );
     let handle = LoopHandle::new(request, wake, core.heart.clone());
     crate::state_transfer::start(cluster, keys, &specs, of_states, handle.clone()).context("no thread for states of groups")?;
+    let logs_clock = store.clock();
     let store = store.start(to_write, handle.clone()).context("no thread for the logs of groups")?;
     let witness = witness.start(config.witness.clone(), handle.clone()).context("no thread for the witness")?;
     let rt = crate::realtime::Wanted::of(&config);
@@ -398,6 +399,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         table,
         history,
         disk,
+        logs_clock,
         signals,
         guard,
         gates,

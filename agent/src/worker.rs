@@ -1,5 +1,5 @@
 //! Work for clients that takes long: finding a process among thousands, a verdict or kept events
-//! among megabytes of history, making an event ring.
+//! among megabytes of history, reading the configuration again, making an event ring.
 //!
 //! It is done by a worker thread at lower priority, never by the control thread. The queue is fair ([`FairQueue`]): what root asks comes first, then each
 //! user's questions and each owner's standing watches in turn. A connection has at most one question here, because replies come in the order of
@@ -7,6 +7,7 @@
 //! that is stuck in the kernel (a process whose entries in `/proc` cannot be read) is replaced, a few times.
 
 use crate::clock::thread_ran;
+use crate::config::Config;
 use crate::fair::FairQueue;
 use crate::hooks::become_ordinary;
 use crate::select::{Limit, Target as Process};
@@ -46,6 +47,8 @@ pub enum Whose {
     Connection(u64),
     /// A standing watch, by its id.
     Standing(u64),
+    /// Whoever sent the signal upon which the configuration is read again.
+    Configuration,
     /// An event ring, by its index: made for the connection that waits for it, or taken out of use.
     Ring(u32),
 }
@@ -59,6 +62,8 @@ pub enum Found {
     Verdicts(Vec<HistoryEvent>),
     /// Kept events, and the number that the next one had when they were asked for.
     Page(Vec<HistoryEvent>, u64),
+    /// The configuration, or in words why it is refused.
+    Configuration(Box<Result<Config, String>>),
     /// A ring that was made.
     Made(Result<Subscriber, XdpError>),
     /// A ring is out of use.

@@ -94,7 +94,7 @@ impl Control {
 
     /// Says once that the disk hangs, and once that it answers again.
     pub(super) fn look_at_disk(&mut self) {
-        let hangs_for = self.disk.in_job_for().filter(|spent| *spent >= HANGS_AFTER);
+        let hangs_for = self.disk.in_job_for().max(self.logs_clock.in_job_for()).filter(|spent| *spent >= HANGS_AFTER);
         let text = match (hangs_for, self.hang.take()) {
             (Some(spent), None) => {
                 self.hangs += 1;
@@ -102,7 +102,7 @@ impl Control {
                 let history = self.config.history.path.as_ref().map_or(String::new(), |path| format!(" or {}", path.display()));
                 format!(
                     "the disk has not answered for {} s: what happens is kept in memory, and written when it answers; see what \
-                     holds up the file system of {}{history}",
+                     holds up the file systems of {}, what lies beside it{history}",
                     HANGS_AFTER.as_secs(),
                     self.config.state.display()
                 )

@@ -4,14 +4,22 @@ use super::{Control, LoopRequest, Standing};
 use crate::access;
 use crate::config::{self, Config, Live};
 use crate::core::requests::Answer;
+use crate::select::Limit;
 use crate::watchlist::Origin;
+use crate::worker::Found;
 use fide_wire::control::Reloaded;
 use fide_wire::level::RELOAD_EVENT_CODE;
 
 impl Control {
-    /// Reads the file again and takes over what a running agent can. A file that is refused changes nothing.
-    pub(super) fn reload(&mut self) -> Result<Reloaded, String> {
-        let new = Config::load(&self.config_path).map_err(|e| format!("the configuration stays as it was: {e}"))?;
+    /// What reads the file again: not this thread, for which a disk that hangs would stop the world.
+    pub(super) fn read_configuration(&self) -> impl FnOnce(&Limit) -> Found + Send + use<> {
+        let path = self.config_path.clone();
+        move |_| Found::Configuration(Box::new(Config::load(&path).map_err(|e| e.to_string())))
+    }
+
+    /// Takes over what a running agent can of the file that was read. One that is refused changes nothing.
+    pub(super) fn reload(&mut self, read: Result<Config, String>) -> Result<Reloaded, String> {
+        let new = read.map_err(|e| format!("the configuration stays as it was: {e}"))?;
         let changes = config::diff(&self.config, &new);
         // What root has ended since comes back.
         let stands = |w: &&config::Watch| self.standing.iter().any(|s| s.name == w.name && s.origin == Origin::Config);

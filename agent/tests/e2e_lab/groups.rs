@@ -1321,7 +1321,7 @@ fn nothing_is_lost(engine: &str) {
     assert!(longest.len() > 100, "{} entries", longest.len());
 }
 
-fn durable(name: &str, hosts: &[&str]) -> GroupOrder {
+pub(super) fn durable(name: &str, hosts: &[&str]) -> GroupOrder {
     GroupOrder::Create {
         name: name.into(),
         engine: "huc".into(),

@@ -2,7 +2,7 @@
 //! there stands still until it is thawed, and nothing else does.
 
 use crate::common::{Setup, World, root, until, wait_for};
-use crate::e2e_lab::groups::{create, runs};
+use crate::e2e_lab::groups::{create, durable, open, order, read, runs};
 use fide_lab::Leftover;
 use fide_wire::control::{Request, Status};
 use fide_wire::verdict::Cause;
@@ -213,4 +213,27 @@ fn an_agent_whose_disk_hangs_leaves_all_the_same() {
     assert!(w.agent_ended(1).success());
     w.start(1);
     w.all_alive();
+}
+
+/// Nothing but the logs of durable groups lies on the disk that hangs.
+#[test]
+fn logs_of_groups_on_a_disk_that_hangs_are_told() {
+    let Some(disk) = Disk::new("logs of groups on a disk that hangs") else { return };
+    let Some(w) = Setup::hosts(2).up() else { return };
+    w.all_alive();
+    std::os::unix::fs::symlink(disk.at().join("groups"), w.lab.host_dir(1).join("state.json.groups")).unwrap();
+    order(&w, 1, durable("orders", &["h1", "h2"])).unwrap();
+    [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+    let (mut on_1, mut on_2) = (open(&w, 1, 11, 0, 0), open(&w, 2, 22, 0, 0));
+    let (mut log_1, mut log_2) = (Vec::new(), Vec::new());
+    on_2.propose(b"one").unwrap();
+    read(&mut on_1, &mut log_1, 1);
+    let frozen = disk.freeze();
+    on_2.propose(b"two").unwrap();
+    read(&mut on_2, &mut log_2, 2);
+    w.event(1, "the disk hangs", |e| e.text.contains("the disk has not answered for 5 s"));
+    drop(frozen);
+    w.event(1, "it answers again", |e| e.text.contains("the disk answers again"));
+    read(&mut on_1, &mut log_1, 2);
+    assert_eq!(log_1, log_2);
 }
