@@ -399,6 +399,10 @@ pub struct Judge {
     session: u64,
     current: bool,
     look: Option<Look>,
+    /// How often something has happened that looks begun before it say nothing about.
+    turns: u64,
+    /// [`Judge::turns`] when the last look was begun.
+    looked_in: u64,
     /// What lies on this server's disk, since its process began.
     disk: Option<Disk>,
     /// The disk is being marked: anew, in this epoch.
@@ -433,6 +437,8 @@ impl Judge {
             session: 0,
             current: false,
             look: None,
+            turns: 0,
+            looked_in: 0,
             disk: None,
             marking: None,
             marked: None,
@@ -470,6 +476,18 @@ impl Judge {
     #[must_use]
     pub fn wants_looks(&self) -> bool {
         !self.current || self.course.mode != Mode::Both || self.ended.is_some()
+    }
+
+    /// What a look that begins now is told by.
+    #[must_use]
+    pub const fn turn(&self) -> u64 {
+        self.turns
+    }
+
+    /// Whether it is to be asked at once: what it did before an entry or a verdict says nothing of what it does behind it.
+    #[must_use]
+    pub fn wants_look_now(&self) -> bool {
+        self.current && self.wants_looks() && self.looked_in != self.turns
     }
 
     /// Whether the disk is to be read at once, not only now and then.
@@ -512,6 +530,7 @@ impl Judge {
         }
         if self.course.epoch != epoch {
             (self.proposed_at_ms, self.is_followed) = (None, false);
+            self.turns += 1;
         }
         if matches!(entry, Entry::Follows { epoch, host, .. } if *epoch == self.course.epoch && *host != self.me) {
             self.is_followed = true;
@@ -522,6 +541,7 @@ impl Judge {
     /// The state behind entries that are not kept any more.
     pub fn handle_snapshot(&mut self, course: Course) {
         self.course = course;
+        self.turns += 1;
     }
 
     /// The group or the agent is lost.
@@ -530,12 +550,12 @@ impl Judge {
         (self.ended, self.proposed_at_ms) = (None, None);
     }
 
-    /// How this host's server is.
-    pub fn handle_look(&mut self, look: Look) {
+    /// How this host's server is, as a look says that was begun at this turn ([`Judge::turn`]).
+    pub fn handle_look(&mut self, look: Look, begun_in: u64) {
         if self.look == Some(Look::Ended) && look != Look::Ended {
             self.disk = None;
         }
-        self.look = Some(look);
+        (self.look, self.looked_in) = (Some(look), begun_in);
         self.step();
     }
 
@@ -562,6 +582,7 @@ impl Judge {
     /// The other server has ended (why), or a new one is there.
     pub fn handle_peer(&mut self, ended: Option<String>) {
         self.ended = ended.map(|why| (why, self.now_ms));
+        self.turns += 1;
         self.step();
     }
 
@@ -622,12 +643,12 @@ impl Judge {
             Mode::Alone(alone) if alone == self.me => self.step_alone(noted.as_ref(), is_right),
             Mode::Alone(_) => {
                 self.say(false);
-                if matches!(self.look, Some(Look::Follows | Look::Leads)) {
+                if matches!(self.look_now(), Some(Look::Follows | Look::Leads)) {
                     self.follow();
                 }
             }
             // What the oracle says was said by an operator, or is left from a group that has ended.
-            Mode::Unknown if self.look == Some(Look::Follows) => {
+            Mode::Unknown if self.look_now() == Some(Look::Follows) => {
                 self.say(false);
                 self.follow();
             }
@@ -674,7 +695,12 @@ impl Judge {
     }
 
     fn serves_or_waits(&self) -> bool {
-        !matches!(self.look, None | Some(Look::Ended | Look::Down))
+        !matches!(self.look_now(), None | Some(Look::Ended | Look::Down))
+    }
+
+    /// What the server does since the last entry or verdict.
+    fn look_now(&self) -> Option<Look> {
+        self.look.filter(|look| self.looked_in == self.turns || *look == Look::Ended)
     }
 
     /// How far the disk goes is noted on it first, then in the group.
@@ -863,10 +889,15 @@ mod tests {
             }
         }
 
+        fn look(&mut self, host: usize, look: Look) {
+            let now = self.judges[host].turn();
+            self.judges[host].handle_look(look, now);
+        }
+
         /// The server's process ends; its hook sees that before a person changes its disk.
         fn end(&mut self, host: usize) {
             (self.up[host], self.joined) = (false, false);
-            self.judges[host].handle_look(Look::Ended);
+            self.look(host, Look::Ended);
             self.act(host);
         }
 
@@ -919,7 +950,7 @@ mod tests {
                         self.checks && !self.up[host] && self.judges[host].course.lacks(HOSTS[host], &self.data[host].disk());
                     if !is_kept_out {
                         self.up[host] = true;
-                        self.judges[host].handle_look(Look::Waits);
+                        self.look(host, Look::Waits);
                         self.judges[other].handle_peer(None);
                     }
                 }
@@ -929,7 +960,7 @@ mod tests {
                     let leads = usize::from(self.data[1].disk().zxid > self.data[0].disk().zxid || self.oracles[1]);
                     self.data[1 - leads].has = self.data[leads].has.clone();
                     for host in 0..2 {
-                        self.judges[host].handle_look(if host == leads { Look::Leads } else { Look::Follows });
+                        self.look(host, if host == leads { Look::Leads } else { Look::Follows });
                         self.act(host);
                     }
                 }
@@ -1049,6 +1080,36 @@ mod tests {
         of.settle();
         assert_eq!((of.modes()[1].clone(), of.is_lost()), (Mode::Both, false));
         assert!(of.data.iter().all(|data| of.answered.is_subset(&data.has)));
+    }
+
+    /// The follower is killed. Its hook last looked at it while it followed.
+    #[test]
+    fn what_a_server_did_before_it_was_killed_says_nothing_of_what_it_does() {
+        let mut of = World::new(false);
+        of.settle();
+        assert_eq!(of.modes(), [Mode::Both, Mode::Both]);
+        let before = of.judges[1].turn();
+        of.judges[1].handle_look(Look::Follows, before);
+        (of.up[1], of.joined) = (false, false);
+        of.judges[0].handle_peer(Some("killed".into()));
+        of.act(0);
+        assert!(of.judges[0].wants_look_now() && of.proposed.is_empty(), "it asks its server first");
+        of.look(0, Look::Leads);
+        of.act(0);
+        while !of.proposed.is_empty() || of.read[1] < of.log.len() {
+            of.step(0, 0);
+            (0..2).for_each(|host| of.step(3, host));
+            // Begun before, and come late.
+            of.judges[1].handle_look(Look::Follows, before);
+            of.act(1);
+        }
+        assert_eq!(of.modes(), [Mode::Alone("a".into()), Mode::Alone("a".into())]);
+        assert_eq!(of.oracles, [true, false]);
+        assert!(of.log.iter().rev().take(3).all(|entry| !matches!(entry, Entry::Follows { .. })), "{:?}", of.log);
+        assert!(of.judges[1].wants_look_now());
+        of.look(1, Look::Ended);
+        of.act(1);
+        assert!(of.proposed.is_empty() && !of.judges[1].wants_look_now());
     }
 
     /// *a* serves alone, and writes.

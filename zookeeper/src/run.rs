@@ -21,6 +21,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How often the time is looked at where nothing else wakes this thread.
 const TICK: Duration = Duration::from_millis(50);
 /// How often the server is asked what it does, while that matters.
+const LOOK_TICK: Duration = Duration::from_millis(1);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often it is read how far the server's disk goes.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -72,7 +73,8 @@ struct Link {
 
 /// From the threads that ask the server.
 enum Told {
-    Look(Look),
+    /// And the turn in which it was begun.
+    Look(Look, u64),
     Proof(Result<()>),
     /// Read, since so many of its processes have begun.
     Disk(Box<disk::Reader>, u64, Result<Disk>),
@@ -216,8 +218,10 @@ impl Hook {
         let Some(link) = &self.link else { return std::thread::sleep(TICK) };
         let mut fds =
             [link.client.as_raw_fd(), link.group.as_raw_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // A decision waits for this look.
+        let tick = if self.judge.wants_look_now() { LOOK_TICK } else { TICK };
         // SAFETY: as many as there are, which nobody else uses meanwhile.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, TICK.as_millis() as i32) };
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, tick.as_millis() as i32) };
     }
 
     // ---- the server -------------------------------------------------------------------------------------------------
@@ -226,11 +230,11 @@ impl Hook {
     fn ask_server(&mut self) {
         while let Ok(told) = self.told.try_recv() {
             match told {
-                Told::Look(look) => {
+                Told::Look(look, begun_in) => {
                     (self.is_looking, self.looked) = (false, Some(Instant::now()));
                     self.starts += u64::from(self.look == Some(Look::Ended) && look != Look::Ended);
                     self.look = Some(look);
-                    self.judge.handle_look(look);
+                    self.judge.handle_look(look, begun_in);
                     if !matches!(look, Look::Ended | Look::Down) && self.link.is_some() {
                         self.have_watched();
                     }
@@ -258,11 +262,11 @@ impl Hook {
                 }
             }
         }
-        let is_due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
+        let is_due = self.judge.wants_look_now() || self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
         if (self.judge.wants_looks() || !self.is_watched) && is_due && !self.is_looking {
             self.is_looking = true;
-            let (tell, server) = (self.tell.clone(), self.settings.server);
-            std::thread::spawn(move || tell.send(Told::Look(server::look(server))));
+            let (tell, server, begun_in) = (self.tell.clone(), self.settings.server, self.judge.turn());
+            std::thread::spawn(move || tell.send(Told::Look(server::look(server), begun_in)));
         }
     }
 

@@ -181,12 +181,14 @@ proptest! {
             if tick {
                 count = count.wrapping_mul(31).wrapping_add(1);
             }
-            if tick || !busy {
+            if tick {
                 moved_at = now;
             }
             let mut looks = 0;
             while let Some((app, source)) = p.poll_look(now) {
                 looks += 1;
+                // Idle between two looks, nobody has seen it.
+                moved_at = if busy { moved_at } else { now };
                 prop_assert_eq!((app, source), (1, COUNTER));
                 if let Some(f) = p.looked(app, source, Look { count, busy }, now) {
                     prop_assert_eq!(f.cause, if hung { Cause::Progressing } else { Cause::Hung });

@@ -1543,11 +1543,21 @@ impl Groups {
     }
 
     /// Leaves a group; the others go on. One that it asks to be let into, or that has ended, it
-    /// asks for no more.
+    /// asks for no more: but not while this node keeps a log of it, which may be the only one.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn leave(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        let is_coming_back = |group: &&Group| group.stage == Stage::Joining && group.member.is_none();
+        if let (Some(_), Some(log)) = (self.named(name).filter(is_coming_back), self.kept_log(name))
+            && log.index > 0
+        {
+            return Err(Error::Busy(format!(
+                "this host does not run {name} and keeps its log of {} entries, which would be dropped: fide group status says whether others \
+                 go on with it; fide group resume goes on with this one, fide group leave --force drops it",
+                log.index
+            )));
+        }
         let is_remembered = self.last_sets.contains_key(name);
         let waits = self.named_mut(name).filter(|group| match group.stage {
             Stage::Joining => group.member.is_none(),

@@ -2146,6 +2146,10 @@ fn a_group_waits_for_a_member_that_may_know_more_until_somebody_decides() {
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
     let refused = world.nodes[0].groups.create(world.now_ns, plan, false);
     assert!(matches!(&refused, Err(Error::Exists(why)) if why.contains("fide group resume")), "{refused:?}");
+    // Nor does whoever is in haste drop a log that may be the only one.
+    let refused = world.nodes[0].groups.leave(world.now_ns, "g");
+    assert!(matches!(&refused, Err(Error::Busy(why)) if why.contains("of 1 entries") && why.contains("--force")), "{refused:?}");
+    assert_eq!(world.status(0).unwrap().index, 1);
     world.resume(1, "g", &[0, 1], true).unwrap();
     assert!(world.within(5_000, |world| world.all_run() && world.nodes[2].read.len() == 1), "the third one joins");
     assert_eq!(world.differences, []);
