@@ -2473,8 +2473,9 @@ impl Control {
         let process = process.ok_or_else(not_watched)?;
         let peer = &self.connections[i].peer;
         if peer.uid != 0 && peer.uid != process.owner() {
+            let who = if process.owner() == 0 { "only root may" } else { "only its own user and root may" };
             let what = format!(
-                "{name} is a process of user {}: user {} may not say what ends with it, only its own user and root may",
+                "{name} is a process of user {}: user {} may not say what ends with it, {who}",
                 process.owner(),
                 peer.uid
             );
@@ -2568,7 +2569,8 @@ impl Control {
                     format!("the watch {name} belongs to the configuration: only root may end it, until the next `fide reload`")
                 }
                 Owner::User(_) => {
-                    format!("the watch {name} belongs to {owner}: user {uid} may not end it, only {owner} and root may")
+                    let who = if owner == Owner::User(0) { "only root may".into() } else { format!("only {owner} and root may") };
+                    format!("the watch {name} belongs to {owner}: user {uid} may not end it, {who}")
                 }
             };
             return Err(Refused { code: ErrorCode::Permission, what });

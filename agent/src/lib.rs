@@ -34,6 +34,7 @@ pub mod kept;
 pub mod links;
 pub mod log_lines;
 pub mod maintenance;
+pub mod memory;
 pub mod metrics;
 pub mod namesake;
 pub mod owner;

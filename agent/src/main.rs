@@ -7,6 +7,7 @@ use fide_agent::config::Config;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    fide_agent::memory::map_pieces_of_states();
     let arguments = Arguments::parse();
     if arguments.probe_file.is_some() || arguments.probe_write.is_some() {
         return match fide_agent::probes::help(arguments.probe_file.as_deref(), arguments.probe_write.as_deref()) {

@@ -225,11 +225,13 @@ impl Core {
             _ => None,
         };
         let state = |node: u32| self.node.detector().state(node);
-        let is_lost = |node: u32| matches!(state(node), Some(detector::State::AgentLost | detector::State::Silent));
+        // An agent that is stopped for the rename says that it leaves.
+        let is_gone =
+            |node: u32| matches!(state(node), Some(detector::State::AgentLost | detector::State::Silent | detector::State::Left));
         let is_heard = |node: u32| matches!(state(node), Some(detector::State::Alive | detector::State::Late));
         let all = || self.peers.iter().flatten();
         let renamed: Vec<(u32, String, String)> = all()
-            .filter(|peer| is_lost(peer.node))
+            .filter(|peer| is_gone(peer.node))
             .filter_map(|peer| {
                 let former = row(peer.node)?;
                 let now = all().find(|other| is_heard(other.node) && row(other.node) == Some(former))?;

@@ -132,6 +132,20 @@ fn a_host_that_was_renamed_while_another_was_away_is_shown_and_forgotten_there_a
 }
 
 #[test]
+fn the_former_name_of_a_host_whose_agent_was_stopped_to_rename_it_is_forgotten() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    (1..=2).for_each(|host| w.start(host));
+    until("they have met", || w.state(1, "h2") == "alive");
+    w.signal_agent(2, libc::SIGTERM);
+    w.agent_ended(2);
+    until("h2 has left", || w.state(1, "h2") == "left");
+    rename(&w, 2, "h2", "h9");
+    w.start(2);
+    until("it is met under its new name", || w.state(1, "h9") == "alive");
+    until("its former one is forgotten", || w.status(1).hosts.iter().all(|host| host.name != "h2"));
+}
+
+#[test]
 fn a_disk_that_was_put_back_from_a_backup_makes_no_member() {
     let Some(mut w) = Setup::hosts(3).up() else { return };
     create(&w, 1, "orders", "raft", &["h1", "h2", "h3"]).unwrap();
