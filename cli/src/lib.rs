@@ -24,7 +24,9 @@ use clap::Parser;
 use context::Context;
 use failure::Failure;
 use fide_explain::{style, table, units};
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// `fide`: what an operator needs. `fide lab`, `demo`, `bench` and `sim` become `fide-dev`.
@@ -53,8 +55,13 @@ fn main<C: Parser>(
     let cli = match C::try_parse_from(line) {
         Ok(cli) => cli,
         Err(e) => {
-            // Nobody to tell when even that cannot be printed.
-            let _ = e.print();
+            // Nobody to tell when even that cannot be printed. What it quotes of the line may have
+            // characters that cannot be seen.
+            let text = e.render().to_string();
+            let _ = match shown::shown(&text, false) {
+                Cow::Owned(text) if e.use_stderr() => std::io::stderr().write_all(text.as_bytes()),
+                _ => e.print(),
+            };
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };

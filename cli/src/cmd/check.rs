@@ -7,9 +7,10 @@ use crate::style::Paint;
 use crate::units;
 use clap::Args;
 use fide_client::{Connection, monotonic_ns};
-use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, Reply, Request};
+use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, Reply, Request, Status};
 use fide_wire::names::Target;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ fn wait(text: &str) -> Result<u64, String> {
 /// Asks, and says what came of it: a success where the silence is known to be more than ours.
 pub fn run(context: &Context, args: &CheckArgs) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
+    names_somebody(&connection, &args.peer)?;
     let since_ns = monotonic_ns().saturating_sub(args.since).max(1);
     let request = Request::Check { peer: args.peer.clone(), since_ns, deadline_ns: 0, wait_ns: args.wait };
     let reply = connection.request_within(&request, Duration::from_nanos(args.wait) + GRACE)?.reply;
@@ -65,8 +67,29 @@ pub fn run(context: &Context, args: &CheckArgs) -> Result<ExitCode, Failure> {
 /// The app state of a process that the agent does not know, or whose host it does not observe.
 const UNKNOWN: &str = "unknown";
 
-/// Fails where nobody of that name is known: an empty queue says nothing about a misspelt name.
+/// Fails where this can be neither an address nor a name of somebody who sends.
+fn names_somebody(connection: &Connection, peer: &str) -> Result<(), Failure> {
+    if peer.parse::<IpAddr>().is_ok() || matches!(Target::parse(peer), Ok(Target::Host(_) | Target::Process(..))) {
+        return Ok(());
+    }
+    Err(nobody(peer, &known::hosts(&context::status(connection)?)))
+}
+
+fn nobody(peer: &str, hosts: &[&str]) -> Failure {
+    let what = format!(
+        "`{}` names nobody who sends: write NAME@HOST, @HOST, or the address that packets come from",
+        peer.escape_debug()
+    );
+    let host = hosts.contains(&peer).then(|| format!("the host {peer} is written @{peer}"));
+    Failure::not_found(what).maybe_hint(host)
+}
+
+/// Fails where nobody of that name or address is known: an empty queue says nothing about a
+/// misspelt one.
 fn is_known(connection: &Connection, peer: &str, checked: &Checked) -> Result<(), Failure> {
+    if let Ok(address) = peer.parse::<IpAddr>() {
+        return if checked.peer.is_some() { Ok(()) } else { is_own(&context::status(connection)?, address) };
+    }
     let is_doubtful = checked.peer.as_ref().is_none_or(|known| known.app_state == UNKNOWN);
     let Some(target) = Target::parse(peer).ok().filter(|_| is_doubtful) else { return Ok(()) };
     let status = context::status(connection)?;
@@ -75,6 +98,16 @@ fn is_known(connection: &Connection, peer: &str, checked: &Checked) -> Result<()
         Target::Host(host) => known::host(&status, host),
         Target::Process(app, host) => known::process(&status, app, Some(host)),
     }
+}
+
+/// Of an address that no other host has: this one may have it.
+fn is_own(status: &Status, address: IpAddr) -> Result<(), Failure> {
+    let address = address.to_canonical().to_string();
+    if status.paths.iter().any(|path| path.address == address) {
+        return Ok(());
+    }
+    let what = format!("no host that this agent knows has the address {address}, so its silence says nothing");
+    Err(Failure::not_found(what).hint("by name: @HOST or NAME@HOST, as fide status shows them"))
 }
 
 fn told(checked: &Checked, peer: &str, since_ns: u64) -> (&'static str, String) {
@@ -106,4 +139,27 @@ fn known(peer: &CheckedPeer, asked: &str) -> String {
         text.push_str("; it promised a fence");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::control::LocalPath;
+
+    #[test]
+    fn what_names_nobody_is_not_found_and_a_host_without_its_at_is_recognised() {
+        let of = |peer: &str| nobody(peer, &["h1", "h2"]);
+        assert_eq!((of("h2").kind, of("h2").hints), (Kind::NotFound, vec!["the host h2 is written @h2".to_owned()]));
+        assert_eq!((of("nohost").kind, of("nohost").hints), (Kind::NotFound, Vec::new()));
+        assert!(of("x\u{202e}y").what.starts_with("`x\\u{202e}y` names nobody"), "{}", of("x\u{202e}y").what);
+    }
+
+    #[test]
+    fn an_address_that_no_host_has_is_not_found() {
+        let own = LocalPath { address: "10.77.0.1".into(), ..LocalPath::default() };
+        let status = Status { paths: vec![own], ..Status::default() };
+        let of = |address: &str| is_own(&status, address.parse().unwrap()).map_err(|failure| failure.kind);
+        assert_eq!(of("10.77.0.99"), Err(Kind::NotFound));
+        assert_eq!((of("10.77.0.1"), of("::ffff:10.77.0.1")), (Ok(()), Ok(())));
+    }
 }

@@ -8,8 +8,10 @@ use crate::render;
 use clap::{Args, Subcommand, ValueEnum};
 use fide_client::Connection;
 use fide_client::group::{Event, Group, Options};
+use fide_proto::services::groups::NAME_MAX;
 use fide_wire::control::{GroupOrder, GroupStatus, Reply, Request};
-use fide_wire::session::Stage;
+use fide_wire::names::check_node;
+use fide_wire::session::{Stage, VALUE_MAX};
 use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -104,6 +106,10 @@ pub enum GroupCommand {
         /// Which
         #[arg(long, value_enum)]
         engine: Engine,
+        /// The group's policy: trust-contract has to be named where raft, which did not use it, is
+        /// left
+        #[arg(long, value_enum)]
+        policy: Option<Policy>,
     },
     /// Propose values, and wait until each is decided
     Propose {
@@ -113,7 +119,7 @@ pub enum GroupCommand {
         #[arg(required = true, value_name = "VALUE")]
         values: Vec<String>,
         /// Longest wait for all of them, seconds
-        #[arg(long, value_name = "S", default_value_t = 10.0)]
+        #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
         wait: f64,
     },
     /// Drop the entries that are there now: who comes later begins with the next one
@@ -146,27 +152,91 @@ const ANOTHER: Duration = Duration::from_millis(500);
 /// Part of the reason of a group that could not be joined because no host has heard of it.
 const NOBODY_RUNS_IT: &str = "no host that is heard runs a group";
 
-fn engine(engine: Engine) -> String {
-    match engine {
-        Engine::Huc => "huc".into(),
-        Engine::Hsuc => "hsuc".into(),
-        Engine::Lowi => "lowi".into(),
-        Engine::Raft => "raft".into(),
+/// Part of the refusal of a value whose user may only read the group.
+const MAY_ONLY_READ: &str = "the right `propose` is missing";
+
+impl Engine {
+    const fn name(self) -> &'static str {
+        match self {
+            Engine::Huc => "huc",
+            Engine::Hsuc => "hsuc",
+            Engine::Lowi => "lowi",
+            Engine::Raft => "raft",
+        }
     }
+}
+
+impl Policy {
+    const fn name(self) -> &'static str {
+        match self {
+            Policy::TrustContract => "trust-contract",
+            Policy::Fence => "fence",
+            Policy::Witness => "witness",
+        }
+    }
+}
+
+impl GroupCommand {
+    /// The name of its group.
+    fn group(&self) -> Option<&str> {
+        match self {
+            Self::Status => None,
+            Self::Create { name, .. }
+            | Self::Join { name }
+            | Self::Leave { name, .. }
+            | Self::Resume { name, .. }
+            | Self::Switch { name, .. }
+            | Self::Propose { name, .. }
+            | Self::Trim { name }
+            | Self::Watch { name, .. } => Some(name),
+        }
+    }
+
+    /// What can be said without an agent: names and values that no group has.
+    fn check(&self) -> Result<(), Failure> {
+        let malformed = |what: String| Err(Failure::new(Kind::Usage, what));
+        if let Some(name) = self.group()
+            && (name.is_empty() || name.len() > NAME_MAX || name.contains(char::is_control))
+        {
+            let what = format!("{:?} names no group: a name has 1 to {NAME_MAX} bytes, none of them a control character", name);
+            return malformed(what);
+        }
+        match self {
+            Self::Create { hosts, .. } => {
+                for (at, host) in hosts.iter().enumerate() {
+                    if let Err(why) = check_node(host) {
+                        return malformed(format!("--hosts: {why}"));
+                    }
+                    if hosts[..at].contains(host) {
+                        return malformed(format!("--hosts names {host} twice: a group has one member a host"));
+                    }
+                }
+                Ok(())
+            }
+            Self::Propose { values, .. } => match values.iter().position(|value| value.len() > VALUE_MAX) {
+                None => Ok(()),
+                Some(at) => {
+                    malformed(format!("value {} has {} bytes: at most {VALUE_MAX} are one value", at + 1, values[at].len()))
+                }
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let s: f64 = text.parse().map_err(|_| "write a number of seconds, such as 2 or 0.5".to_owned())?;
+    if s.is_finite() && s > 0.0 { Ok(s) } else { Err("write a number of seconds above 0".into()) }
 }
 
 /// Asks for it.
 pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
+    args.order.check()?;
     match args.order {
         GroupCommand::Status => status(context),
         GroupCommand::Create { name, hosts, engine: kind, policy, durable, fresh } => {
-            let policy = match policy {
-                Some(Policy::TrustContract) => "trust-contract".into(),
-                Some(Policy::Fence) => "fence".into(),
-                Some(Policy::Witness) => "witness".into(),
-                None => String::new(),
-            };
-            let engine = kind.map(engine).unwrap_or_default();
+            let policy = policy.map(|policy| policy.name().into()).unwrap_or_default();
+            let engine = kind.map(|kind| kind.name().into()).unwrap_or_default();
             let order = GroupOrder::Create { name: name.clone(), engine, policy, hosts, durable, fresh };
             begin(context, &name, order)
         }
@@ -177,10 +247,12 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             let group = wait(&connection, &name, |group| Ok(group.stage == Stage::Left))?;
             show(context, &[group])
         }
-        GroupCommand::Switch { name, engine: kind } => {
+        GroupCommand::Switch { name, engine, policy } => {
             let connection = context.connect()?;
-            let wanted = engine(kind);
-            let before = find(&connection, &name)?.map(|group| group.engine);
+            let wanted = engine.name().to_owned();
+            let group = find(&connection, &name)?;
+            group.as_ref().map_or(Ok(()), |group| keeps_policy(group, engine, policy))?;
+            let before = group.map(|group| group.engine);
             order(&connection, GroupOrder::Switch { name: name.clone(), engine: wanted.clone() })?;
             let another_since = Cell::new(None);
             let group = wait(&connection, &name, |group| {
@@ -205,6 +277,31 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
         GroupCommand::Trim { name } => trim(context, &name),
         GroupCommand::Watch { name, behind, once } => watch(context, &name, behind, once),
     }
+}
+
+/// Whether the group may go on with this engine under the policy that it has. `raft` makes no use
+/// of it: who leaves that engine says what silence means from now on.
+fn keeps_policy(group: &GroupStatus, engine: Engine, named: Option<Policy>) -> Result<(), Failure> {
+    let (name, has) = (&group.name, group.policy.as_str());
+    if let Some(named) = named.filter(|named| !has.is_empty() && named.name() != has) {
+        let what = format!("{name} has the policy {has}, which a switch does not change to {}", named.name());
+        let hint = format!("a group gets its policy when it begins: fide group create NAME --hosts … --policy {}", named.name());
+        return Err(Failure::new(Kind::Usage, what).hint(hint));
+    }
+    let begins_to_trust = has == Policy::TrustContract.name() && group.engine == Engine::Raft.name() && engine != Engine::Raft;
+    if begins_to_trust && named.is_none() {
+        let engine = engine.name();
+        let what = format!(
+            "{name} would go on under its policy trust-contract, of which raft makes no use and {engine} does: silence is taken \
+             for a crash, and where both networks are cut both sides decide"
+        );
+        return Err(Failure::new(Kind::Usage, what)
+            .hint(format!("where that is meant: fide group switch {name} --engine {engine} --policy trust-contract"))
+            .hint(
+                "otherwise stay with raft, or begin a group with another policy: fide group create NAME --hosts … --policy fence",
+            ));
+    }
+    Ok(())
 }
 
 fn order(connection: &Connection, order: GroupOrder) -> Result<(), Failure> {
@@ -336,9 +433,6 @@ fn open(context: &Context, name: &str, behind: u64) -> Result<Group, Failure> {
 }
 
 fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Result<ExitCode, Failure> {
-    if !wait_s.is_finite() || wait_s <= 0.0 {
-        return Err(Failure::failed("--wait must be positive"));
-    }
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + Duration::from_secs_f64(wait_s.min(1e9));
     // What was decided before is of no interest: the group says where it is now.
@@ -373,7 +467,7 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
                     writeln!(out, "{:>8}  {}  ({us:.0} µs)", entry.index, value.escape_debug())?;
                 }
             }
-            Some(Event::Refused { number, why, .. }) => return Err(Failure::failed(format!("value {number} is refused: {why}"))),
+            Some(Event::Refused { number, why, .. }) => return Err(value_refused(number, &why)),
             _ if Instant::now() >= until => {
                 out.flush()?;
                 let left = values.len() - decided;
@@ -388,6 +482,12 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The user may have opened the group, and still lack the right to propose.
+fn value_refused(number: u64, why: &str) -> Failure {
+    let kind = if why.contains(MAY_ONLY_READ) { Kind::Permission } else { Kind::Failed };
+    Failure::new(kind, format!("value {number} is refused: {why}"))
 }
 
 /// With the reason, if the group knows one.
@@ -408,22 +508,41 @@ fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
     application.keep_snapshot(index, &[])?;
     // Entries without an index, such as a change of the engine, may be kept all the same: `kept_bytes` does not say whether
     // it is done.
-    let group = wait(&connection, name, |_| is_trimmed(context, name, index))?;
+    let state_len = Cell::new(0);
+    let group = wait(&connection, name, |_| {
+        let first = first_snapshot(context, name, index)?;
+        state_len.set(first.filter(|(of, _)| *of == index).map_or(0, |(_, len)| len));
+        Ok(first.is_some_and(|(of, _)| of >= index))
+    })?;
+    if state_len.get() > 0 && !context.json {
+        let mut out = context.out();
+        writeln!(out, "{}", nothing_to_drop(name, index, state_len.get()))?;
+        out.flush()?;
+    }
     show(context, &[group])
 }
 
-/// Whether the group begins with a snapshot of this index or a later one: what a reader behind the entry before it gets.
-fn is_trimmed(context: &Context, name: &str, index: u64) -> Result<bool, Failure> {
+/// An application's own state of the last entry stays: an empty one says less.
+fn nothing_to_drop(name: &str, index: u64, len: usize) -> String {
+    format!(
+        "nothing to drop: an application handed in its state ({len} bytes) of entry {index}, the last one of {name}; no entry is \
+         kept before it, and the state itself stays, for who opens the group or joins it"
+    )
+}
+
+/// The last entry and the bytes of the snapshot that the group begins with: what a reader gets who
+/// has read up to the entry before this one; none if that entry itself is still there.
+fn first_snapshot(context: &Context, name: &str, index: u64) -> Result<Option<(u64, usize)>, Failure> {
     let mut reader = open(context, name, index - 1)?;
     let until = Instant::now() + FIRST;
     while Instant::now() < until {
         match reader.poll(Some(Duration::from_millis(50)))? {
-            Some(Event::Snapshot { index: of, .. }) => return Ok(of >= index),
-            Some(Event::Entry(_)) => return Ok(false),
+            Some(Event::Snapshot { index: of, bytes }) => return Ok(Some((of, bytes.len()))),
+            Some(Event::Entry(_)) => return Ok(None),
             _ => {}
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {
@@ -457,5 +576,88 @@ fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitC
             writeln!(out, "{line}")?;
         }
         out.flush()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        order: GroupCommand,
+    }
+
+    fn read(line: &[&str]) -> Result<(), u8> {
+        let line = Line::try_parse_from([&["group"], line].concat()).map_err(|e| u8::try_from(e.exit_code()).unwrap())?;
+        line.order.check().map_err(|failure| failure.kind as u8)
+    }
+
+    #[test]
+    fn malformed_values_are_of_the_command_line() {
+        let (long_name, long_value) = ("n".repeat(NAME_MAX + 1), "v".repeat(VALUE_MAX + 1));
+        let lines: &[&[&str]] = &[
+            &["propose", "orders", "x", "--wait", "0"],
+            &["propose", "orders", "x", "--wait", "nan"],
+            &["propose", "orders", "x", "--wait", "soon"],
+            &["propose", "orders", "x", &long_value],
+            &["create", "orders", "--hosts", "h1,h1,h3"],
+            &["create", "orders", "--hosts", "h1,h 2"],
+            &["create", "or\nders", "--hosts", "h1,h2"],
+            &["join", ""],
+            &["trim", &long_name],
+        ];
+        for line in lines {
+            assert_eq!(read(line), Err(2), "{:?}", &line[..2]);
+        }
+        for line in [&["propose", "orders", "x", "--wait", "0.5"][..], &["create", "or ders", "--hosts", "h1,h2"]] {
+            assert_eq!(read(line), Ok(()), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_who_may_only_read_lacks_a_permission() {
+        let why = "user 2005 may not propose to the group orders: the right `propose` is missing; run it as root";
+        assert_eq!(value_refused(1, why).kind, Kind::Permission);
+        assert_eq!(value_refused(1, "a value has at most 7 bytes").kind, Kind::Failed);
+    }
+
+    #[test]
+    fn trust_in_the_contract_is_named_where_raft_is_left() {
+        let group = |engine: &str, policy: &str| {
+            GroupStatus {
+            name: "orders".into(),
+            engine: engine.into(),
+            policy: policy.into(),
+            ..serde_json::from_str(
+                r#"{"name":"","generation":1,"engine":"","policy":"","stage":"running","index":0,"pending":0,"kept_bytes":0,"sessions":0,"members":[]}"#,
+            )
+            .unwrap()
+        }
+        };
+        let kind = |of: &GroupStatus, engine, named| keeps_policy(of, engine, named).map_err(|failure| failure.kind);
+        let trusts = group("raft", "trust-contract");
+        for engine in [Engine::Huc, Engine::Hsuc, Engine::Lowi] {
+            let refused = keeps_policy(&trusts, engine, None).unwrap_err();
+            let said = format!("fide group switch orders --engine {} --policy trust-contract", engine.name());
+            assert!(refused.kind == Kind::Usage && refused.hints[0].contains(&said), "{refused:?}");
+            assert_eq!(kind(&trusts, engine, Some(Policy::TrustContract)), Ok(()));
+            assert_eq!(kind(&trusts, engine, Some(Policy::Fence)), Err(Kind::Usage));
+        }
+        assert_eq!(kind(&trusts, Engine::Raft, None), Ok(()));
+        // Named when it began.
+        assert_eq!(kind(&group("huc", "trust-contract"), Engine::Hsuc, None), Ok(()));
+        assert_eq!(kind(&group("raft", "fence"), Engine::Huc, None), Ok(()));
+        assert_eq!(kind(&group("raft", "fence"), Engine::Huc, Some(Policy::TrustContract)), Err(Kind::Usage));
+        // Of a group that is looked for nothing is known: its agent refuses.
+        assert_eq!(kind(&group("", ""), Engine::Huc, Some(Policy::Fence)), Ok(()));
+    }
+
+    #[test]
+    fn a_state_that_stays_is_named_with_whose_it_is() {
+        let said = nothing_to_drop("orders", 7, 12);
+        assert!(said.contains("an application handed in its state (12 bytes) of entry 7"), "{said}");
     }
 }

@@ -167,13 +167,12 @@ fn host_rows(table: &mut Table, s: &Status, h: &HostStatus) {
             true => "up",
             false => "down",
         };
-        let heard = p.last_number > 0;
         // The timeout towards a host is one; where a path has a contract of its own, its arithmetic is shown.
         let timeout = if p.contract == Contract::default() { h.timeout_ns } else { p.contract.timeout_ns() };
         let rest = [
             i.to_string().into(),
             Cell::painted(up, if p.up && p.by_unicast { Paint::Yellow } else { state_paint(up) }),
-            if heard { ns(p.age_ns).into() } else { "never".into() },
+            age(p).into(),
             ns(timeout).into(),
             if is_measured(p) { Cell::painted(signed_ns(p.margin_ns), margin_paint(p)) } else { "-".into() },
             p.lost.to_string().into(),
@@ -181,6 +180,12 @@ fn host_rows(table: &mut Table, s: &Status, h: &HostStatus) {
         ];
         table.row(lead(i == 0).into_iter().chain(rest));
     }
+}
+
+/// How long ago a heartbeat came by this path. A number may be known of a path by which none came
+/// in this incarnation; the age is the largest one then.
+pub fn age(p: &PathStatus) -> String {
+    if p.last_number > 0 && p.age_ns != u64::MAX { ns(p.age_ns) } else { "never".into() }
 }
 
 /// Why no other host is heard, as far as that can be known.
@@ -269,6 +274,14 @@ pub mod tests {
     use fide_wire::control::{AppStatus, LocalPath, UnwantedStatus, WatchStatus};
 
     use fide_explain::samples::CONTRACT;
+
+    #[test]
+    fn a_path_by_which_nothing_came_has_no_age() {
+        let path = |last_number, age_ns| PathStatus { last_number, age_ns, ..PathStatus::default() };
+        for (of, shown) in [(path(7, 2_000_000), "2 ms"), (path(7, u64::MAX), "never"), (path(0, u64::MAX), "never")] {
+            assert_eq!(age(&of), shown);
+        }
+    }
 
     /// Host h1 that sees h2 (path 1 down, contract broken on it) and h3 (never heard on path 1).
     pub fn fixed() -> Status {

@@ -341,7 +341,7 @@ fn moved(at: usize, last: usize, key: Key) -> Option<usize> {
 
 /// A host in full.
 fn details(host: &HostStatus) -> Vec<String> {
-    use crate::render::status::contract;
+    use crate::render::status::{age, contract};
     use crate::units::{exact_ns, ns, signed_ns};
     let mut lines = vec![
         format!("{}: {}, incarnation {}, node id {:08x}", host.name, host.state, host.incarnation, host.node_id),
@@ -350,10 +350,13 @@ fn details(host: &HostStatus) -> Vec<String> {
     for (i, p) in host.paths.iter().enumerate() {
         lines.push(String::new());
         lines.push(format!(
-            "path {i}: {}, last number {} {} ago, {} lost",
+            "path {i}: {}, last number {} {}, {} lost",
             if p.up { "up" } else { "down" },
             p.last_number,
-            ns(p.age_ns),
+            match age(p) {
+                never if never == "never" => "(never heard)".to_owned(),
+                age => format!("{age} ago"),
+            },
             p.lost
         ));
         lines.push(format!("  contract {}: timeout {}", contract(&p.contract), exact_ns(p.contract.timeout_ns())));

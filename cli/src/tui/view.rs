@@ -3,7 +3,7 @@
 use super::model::{Focus, Model, Popup, SPARK};
 use crate::render::event::{paint, subject};
 use crate::render::state_paint;
-use crate::render::status::{is_measured, margin_paint};
+use crate::render::status::{age, is_measured, margin_paint};
 use crate::shown::shown;
 use crate::style::Paint;
 use crate::units::{long, ns, signed_ns};
@@ -129,7 +129,7 @@ fn host_lines(host: &HostStatus, model: &Model, width: u16) -> Vec<Line<'static>
         let mut spans = head(i == 0);
         let up = if p.up { "up" } else { "down" };
         spans.push(span(format!("{i} {up:<4}"), state_paint(up)));
-        let age = if p.last_number > 0 { ns(p.age_ns) } else { "never".into() };
+        let age = age(p);
         spans.push(span(format!("{age:>7} {:>8} ", ns(p.contract.timeout_ns())), Paint::Plain));
         let measured = is_measured(p);
         let margin = if measured { signed_ns(p.margin_ns) } else { "-".into() };

@@ -155,6 +155,9 @@ fn an_unknown_host_or_process_is_code_4_with_the_likely_name() {
         &["check", "@h9"][..],
         &["check", "redis@h9"],
         &["check", "rdeis@h2"],
+        &["check", "h2"],
+        &["check", "nohost"],
+        &["check", "10.77.0.99"],
         &["events", "--app", "redis@h9"],
         &["events", "--app", "redis@h1"],
         &["events", "--host", "h2", "--host", "h9", "--cause", "left"],
@@ -180,6 +183,14 @@ fn an_unknown_host_or_process_is_code_4_with_the_likely_name() {
     }
     // Known, only nothing happened to it.
     assert_eq!(code(&agent.fide(&["events", "--host", "h1"])), 0);
+}
+
+#[test]
+fn a_malformed_argument_is_quoted_without_characters_that_cannot_be_seen() {
+    let agent = FakeAgent::start(knowledge());
+    let o = agent.fide(&["group", "switch", "orders", "--engine", "a\u{202e}b\u{200b}"]);
+    assert!(code(&o) == 2 && err(&o).contains("a\\u{202e}b\\u{200b}") && err(&o).contains("huc"), "{}", err(&o));
+    assert!(!err(&o).contains(['\u{202e}', '\u{200b}']), "{}", err(&o));
 }
 
 #[test]

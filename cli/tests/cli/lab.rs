@@ -236,8 +236,10 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
         }
     };
     assert_eq!(said, (Some(0), "drained".into()));
-    let o = lab.run(&["exec", "h1", "--", "fide", "check", "nonsense"]);
-    assert!(!o.status.success() && String::from_utf8_lossy(&o.stderr).contains("nonsense"), "{o:?}");
+    for nobody in ["nonsense", "h2", "10.77.0.99"] {
+        let o = lab.run(&["exec", "h1", "--", "fide", "check", nobody, "--wait", "20s"]);
+        assert!(o.status.code() == Some(4) && String::from_utf8_lossy(&o.stderr).contains(nobody), "{o:?}");
+    }
     let refused = || {
         let status: serde_json::Value =
             serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();
@@ -317,7 +319,11 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
     }
     // What is kept all the same, such as the change of the engine, does not hold up a trim.
     in_time("h1", &["propose", "jobs", "x", "y"]);
-    in_time("h1", &["switch", "jobs", "--engine", "hsuc"]);
+    // Trust in the contract is taken where it is named; raft makes no use of it.
+    for line in [&["switch", "jobs", "--engine", "hsuc"][..], &["switch", "jobs", "--engine", "hsuc", "--policy", "fence"]] {
+        assert_eq!(on("h1", line).status.code(), Some(2), "{line:?}");
+    }
+    in_time("h1", &["switch", "jobs", "--engine", "hsuc", "--policy", "trust-contract"]);
     let begun = Instant::now();
     ok(on("h1", &["trim", "jobs"]));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
@@ -351,8 +357,9 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
 
     // Several at once: each is done, or told which engine it is by now.
     std::thread::scope(|scope| {
-        let switches = ["hsuc", "raft", "hsuc"]
-            .map(|engine| (engine, scope.spawn(move || on("h1", &["switch", "jobs", "--engine", engine]))));
+        let switches = ["hsuc", "raft", "hsuc"].map(|engine| {
+            (engine, scope.spawn(move || on("h1", &["switch", "jobs", "--engine", engine, "--policy", "trust-contract"])))
+        });
         for (engine, switch) in switches {
             let o = switch.join().unwrap();
             let said = String::from_utf8_lossy(&o.stderr).into_owned();
