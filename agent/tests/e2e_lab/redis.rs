@@ -5,7 +5,7 @@ use crate::e2e_lab::fence::all_fenced_within;
 use crate::e2e_lab::groups::{self, order};
 use crate::e2e_lab::hung_disk::{self, Disk};
 use crate::e2e_lab::witness::{SWITCHES_OFF, Witnesses};
-use fide_lab::{Cut, Lab};
+use fide_lab::{Cut, Lab, NETS};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -203,10 +203,22 @@ impl Servers {
         self.status(host).contains("in-sync :1")
     }
 
+    /// The end of a server's log.
+    fn log(&self, host: u16) -> String {
+        let log = fs::read_to_string(self.w.lab.host_dir(host).join("redis/log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
     pub(super) fn is_ready(&self, host: u16) {
         let until = Instant::now() + PATIENCE;
         while !self.is_in_sync(host) {
-            assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", self.standings());
+            assert!(
+                Instant::now() < until,
+                "the server of h{host} has not all that is decided: {:#?}{}",
+                self.standings(),
+                self.log(host)
+            );
             // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -452,6 +464,144 @@ fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
     (1..=3).for_each(|host| of.is_ready(host));
     assert_eq!(ask(&of.w, of.leader().unwrap(), "GET key"), "2");
     of.agree();
+}
+
+/// The engine that a group has where nobody names one and no host has a fence: a majority goes on without the leader's host, and keeps it as a member.
+#[test]
+fn a_leader_whose_host_is_not_heard_is_replaced_by_a_majority() {
+    let Some(mut of) = Servers::up(3, "raft") else { return };
+    let mut last = 0;
+    for how in ["cables", "agent stands still", "host"] {
+        until("all hold everything", || of.leader().is_some_and(|host| of.status(host).contains("copies :3")));
+        let leader = of.leader().unwrap();
+        last += 1;
+        assert_eq!(ask(&of.w, leader, &format!("SET key {last}")), "+OK", "{how}");
+        let mut waits = Client::open(&of.w, leader).unwrap();
+        match how {
+            "cables" => NETS.iter().for_each(|net| of.w.lab.cut(leader, *net, Cut::Silent).unwrap()),
+            "agent stands still" => of.w.signal_agent(leader, libc::SIGSTOP),
+            _ => {
+                of.w.kill_agent(leader);
+                of.kill(leader);
+            }
+        }
+        let since = Instant::now();
+        let others = || (1..=3).filter(|host| *host != leader);
+        let n = wait_for("another one leads", || others().find_map(|host| ask(&of.w, host, "GET key").parse::<i64>().ok()));
+        println!("{how}: another server leads after {:?}", since.elapsed());
+        assert_eq!(n, last, "{how}");
+        if how != "host" {
+            // Whoever asks the former leader is not kept waiting for ever.
+            let held = waits.ask("SET key held").unwrap_or_else(|e| {
+                assert!(e.kind() != std::io::ErrorKind::WouldBlock, "{how}: it is kept waiting");
+                "-".into()
+            });
+            assert!(held.starts_with('-'), "{how}: {held}");
+        }
+        match how {
+            "cables" => NETS.iter().for_each(|net| of.w.lab.heal(leader, *net).unwrap()),
+            "agent stands still" => of.w.signal_agent(leader, libc::SIGCONT),
+            _ => {
+                of.w.start(leader);
+                of.restart(leader);
+            }
+        }
+        (1..=3).for_each(|host| of.is_ready(host));
+        of.agree();
+    }
+}
+
+/// All agents and all servers end at once (no power): whoever is there first does not lead with what it has, if others may have more.
+#[test]
+fn servers_that_all_ended_go_on_with_what_the_last_of_them_had_on_disk() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let log = ["--appendonly", "yes", "--appendfsync", "always"];
+    let ends = |of: &mut Servers, hosts: &[u16]| {
+        hosts.iter().for_each(|host| of.w.signal_agent(*host, libc::SIGSTOP));
+        (1..=3)
+            .filter(|host| of.servers[*host - 1].is_some())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|host| of.kill(host as u16));
+        hosts.iter().for_each(|host| of.w.kill_agent(*host));
+    };
+    for host in [3, 2, 1] {
+        of.kill(host);
+        of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &log));
+        of.is_ready(host);
+    }
+    let leader = of.leader().unwrap();
+    assert_eq!(ask(&of.w, leader, "SET old 1"), "+OK");
+    until("all hold everything", || of.status(leader).contains("copies :3"));
+    of.agree();
+    // One server ends before the others, and while its log may have nothing yet.
+    let early = (1..=3).find(|host| *host != leader).unwrap();
+    of.kill(early);
+    until("two hold everything", || of.status(leader).contains("copies :2"));
+    assert_eq!(ask(&of.w, leader, "SET new 1"), "+OK");
+    let rest: Vec<u16> = (1..=3).filter(|host| *host != early).collect();
+    ends(&mut of, &[1, 2, 3]);
+    (1..=3).for_each(|host| of.w.start(host));
+    of.w.all_alive();
+    of.servers[usize::from(early) - 1] = Some(server(&of.w, early, &log));
+    until("it says for whom it waits", || of.status(early).contains("is missing: FIDE LEAD FORCE"));
+    for host in &rest {
+        of.servers[usize::from(*host) - 1] = Some(server(&of.w, *host, &log));
+    }
+    (1..=3).for_each(|host| of.is_ready(host));
+    let leader = of.leader().unwrap();
+    assert!(rest.contains(&leader) && ask(&of.w, leader, "GET new") == "1", "h{leader}");
+    of.agree();
+    // With snapshots only nobody knows how far they go: a person decides.
+    until("all hold everything", || of.status(leader).contains("copies :3"));
+    (1..=3).for_each(|host| assert_eq!(ask(&of.w, host, "CONFIG SET appendonly no"), "+OK"));
+    (1..=3).for_each(|host| until("it is saved", || ask(&of.w, host, "SAVE") == "+OK"));
+    ends(&mut of, &[1, 2, 3]);
+    (1..=3).for_each(|host| of.w.start(host));
+    of.w.all_alive();
+    (1..=3u16).for_each(|host| of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &[])));
+    (1..=3).for_each(|host| until("it asks", || of.status(host).contains("data of its last snapshot: FIDE LEAD FORCE")));
+    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE"), "+OK");
+    (1..=3).for_each(|host| of.is_ready(host));
+    assert_eq!((of.leader(), ask(&of.w, 2, "GET new")), (Some(2), "1".into()));
+}
+
+/// All servers end, and the agents live: nobody has the data any more, and everybody says so.
+#[test]
+fn servers_that_all_ended_without_their_data_say_what_is_to_be_done() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    of.agree();
+    (1..=2).for_each(|host| of.kill(host));
+    (1..=2).for_each(|host| of.restart(host));
+    for host in [1, 2] {
+        until("it says what is to be done", || {
+            ask(&of.w, host, "GET key").contains("FIDE LEAD FORCE on the server whose data shall stay")
+        });
+    }
+    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE"), "+OK");
+    (1..=2).for_each(|host| of.is_ready(host));
+    assert_eq!(ask(&of.w, 2, "SET key 2"), "+OK");
+}
+
+/// A server for which a command of the stream has no effect has other data from there on.
+#[test]
+fn a_server_that_cannot_execute_the_stream_is_not_in_sync() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    of.kill(1);
+    wait_for("h2 leads", || of.leader().filter(|host| *host == 2));
+    of.servers[0] = Some(server(&of.w, 1, &["--rename-command", "SETNX", "XSETNX"]));
+    of.is_ready(1);
+    assert_eq!(ask(&of.w, 2, "SET key value"), "+OK");
+    until("both are copies", || of.status(2).contains("copies :2"));
+    assert_eq!(ask(&of.w, 2, "SETNX other 1"), ":1");
+    until("it is no copy", || of.status(2).contains("copies :1"));
+    until("both say why", || [1, 2].iter().all(|host| of.status(*host).contains("could not execute a command")));
+    // It does not lead either.
+    of.kill(2);
+    // Sleep: it would lead within some ms.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!of.is_in_sync(1) && ask(&of.w, 1, "GET key").starts_with('-'));
 }
 
 /// What the module keeps back is what the server writes, so that it need not know commands: those that wait, push, stream or end a connection are replies, too.
@@ -1120,10 +1270,23 @@ fn writes_are_refused_while_too_few_servers_hold_everything() {
     wait_for("h2 leads", || of.leader().filter(|host| *host == 2));
     of.servers[0] = Some(server_with(&of.w, 1, &["min-copies", "2"]));
     of.is_ready(1);
-    assert_eq!(ask(&of.w, 2, "FIDE STEPDOWN"), "+OK");
+    until("it steps down", || ask(&of.w, 2, "FIDE STEPDOWN") == "+OK");
     until("h1 leads", || ask(&of.w, 1, "SET key 1") == "+OK");
+    // A transaction is executed whole, or not at all.
+    let mut begun = Client::open(&of.w, 1).unwrap();
+    assert_eq!(begun.ask("MULTI").unwrap(), "+OK");
+    assert_eq!(begun.ask("SET half 1").unwrap(), "+QUEUED");
+    let mut queued = Client::open(&of.w, 1).unwrap();
+    assert_eq!(queued.ask("MULTI").unwrap(), "+OK");
+    assert_eq!(queued.ask("SET whole 1").unwrap(), "+QUEUED");
     of.w.kill_agent(2);
     until("it refuses writes", || ask(&of.w, 1, "SET key 2").contains("min-copies is 2"));
+    let _ = begun.ask("SET half 2").unwrap();
+    for client in [&mut begun, &mut queued] {
+        let answer = client.ask("EXEC").unwrap();
+        assert!(answer.starts_with("-EXECABORT") || answer.starts_with("-NOREPLICAS"), "{answer}");
+    }
+    assert_eq!(ask(&of.w, 1, "EXISTS half whole"), ":0");
     assert_eq!(ask(&of.w, 1, "GET key").len(), 1, "reads go on");
     assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
     of.w.start(2);

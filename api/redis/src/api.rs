@@ -400,10 +400,16 @@ impl Api {
     /// A number of the section *replication* of INFO.
     #[must_use]
     pub fn replication(self, field: &CStr) -> Option<u64> {
+        self.number_of(c"replication", field)
+    }
+
+    /// A number of a section of INFO.
+    #[must_use]
+    pub fn number_of(self, section: &CStr, field: &CStr) -> Option<u64> {
         let mut error = OK;
         // SAFETY: made, read and freed here.
         unsafe {
-            let info = (f().server_info)(self.0, c"replication".as_ptr());
+            let info = (f().server_info)(self.0, section.as_ptr());
             let number = (f().info_number)(info, field.as_ptr(), &raw mut error);
             (f().free_info)(self.0, info);
             (error == OK).then_some(number)

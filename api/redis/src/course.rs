@@ -104,7 +104,7 @@ pub enum Proposal<'a> {
     },
     /// What a server has of a former group, before any leads.
     Has {
-        /// The former group's last term.
+        /// The former group's last term; 0: how far this server goes in it is not known, if it has any data (`offset` is not 0).
         term: u64,
         /// Its generation; 0: nothing.
         former: u64,
@@ -361,12 +361,24 @@ pub struct Claim {
     address: String,
 }
 
+impl Claim {
+    /// It led last: what was answered is on its disk, if on any.
+    fn has_led(&self) -> bool {
+        self.set.first() == Some(&self.address)
+    }
+
+    /// It was a server of that group, and has no data any more.
+    const fn is_empty(&self) -> bool {
+        self.term == 0 && self.offset == 0
+    }
+}
+
 /// Who is to lead a group first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heir {
     /// No server has anything of a former group.
     None,
-    /// Servers of the former group's last in-sync set have not spoken: those at these addresses.
+    /// Servers of the former group's last in-sync set have not spoken: those at these addresses. Nobody is missing: no server knows how far it goes.
     Waits(Vec<String>),
     /// This client has the most.
     Is(u64),
@@ -581,15 +593,19 @@ impl Course {
     pub fn heir(&self) -> Heir {
         let newest = self.claims.values().map(|claim| claim.former).max().unwrap_or(0);
         let of_newest = || self.claims.iter().filter(|(_, claim)| claim.former == newest);
-        let Some((client, most)) = of_newest().max_by_key(|(client, claim)| (claim.term, claim.offset, **client)) else {
+        let Some((client, most)) =
+            of_newest().max_by_key(|(client, claim)| (claim.term, claim.offset, claim.has_led(), **client))
+        else {
             return Heir::None;
         };
         if newest == 0 {
             return Heir::None;
         }
-        let has_spoken = |address: &String| of_newest().any(|(_, claim)| claim.address == *address);
+        // Whose data are lost says nothing of what others had.
+        let counts = |claim: &Claim| !claim.is_empty() || most.is_empty();
+        let has_spoken = |address: &String| of_newest().any(|(_, claim)| claim.address == *address && counts(claim));
         let missing: Vec<String> = most.set.iter().filter(|address| !has_spoken(address)).cloned().collect();
-        if missing.is_empty() { Heir::Is(*client) } else { Heir::Waits(missing) }
+        if missing.is_empty() && (most.term > 0 || most.is_empty()) { Heir::Is(*client) } else { Heir::Waits(missing) }
     }
 
     /// The addresses of the in-sync set, one a line.
@@ -892,6 +908,18 @@ mod tests {
         assert_eq!(course.heir(), Heir::Waits(vec!["10.0.0.1:6379".into()]), "its term was an earlier one");
         course.apply(11, 1, &has(1, 7, 3, 104, &[1, 2]));
         assert_eq!(course.heir(), Heir::Is(11));
+        // Servers that were started again with the data of a snapshot do not know how far they go.
+        let mut unknown = Course::default();
+        [1u16, 2].into_iter().for_each(|n| _ = unknown.apply(u64::from(n), n, &has(n.into(), 7, 0, 0, &[1, 2])));
+        assert_eq!(unknown.heir(), Heir::Is(1), "nobody has anything");
+        [1u16, 2].into_iter().for_each(|n| _ = unknown.apply(u64::from(n), n, &has(n.into(), 7, 0, 1, &[1, 2])));
+        assert_eq!(unknown.heir(), Heir::Waits(Vec::new()));
+        unknown.apply(2, 2, &has(2, 7, 0, 0, &[1, 2]));
+        assert_eq!(unknown.heir(), Heir::Waits(vec!["10.0.0.2:6379".into()]), "what it had is lost");
+        unknown.apply(2, 2, &has(2, 7, 0, 1, &[1, 2]));
+        unknown.apply(9, 1, &has(1, 7, 1, 1, &[1, 2]));
+        unknown.apply(19, 2, &has(2, 7, 1, 1, &[1, 2]));
+        assert_eq!(unknown.heir(), Heir::Is(9), "of those that do, who led");
         for set in ["nowhere", "10.0.0.1:6379\r\n:"] {
             let hostile = Proposal::Has { term: 3, former: 9, offset: 0, set, host: "h", address: "h:1" };
             assert_eq!(course.clone().apply(66, 6, &written(hostile)), Meaning::Malformed, "{set:?}");

@@ -6,8 +6,9 @@ use crate::copies::Copies;
 use crate::course::{Course, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
 use crate::feed::{Feed, MEMORY_MAX};
 use crate::gate::{LEASE, now_ns};
+use crate::lineage;
 use crate::replication::{self, Counted, Followed, Sync};
-use crate::shared::{Role, Server, Shared, ToGroup, ToServer};
+use crate::shared::{Former, Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, GroupStatus, Reply, Request};
 use fide_client::wire::verdict::{Cause, Grade};
@@ -57,8 +58,13 @@ const STEPS_DOWN_WITHIN: Duration = Duration::from_millis(200);
 const RESUMES_WITHIN: Duration = Duration::from_secs(2);
 /// A leader whose agent's disk has not taken what was decided for so long lets others lead.
 const STALLED: Duration = Duration::from_secs(1);
+/// Why nobody leads is said when that lasts.
+const SAYS_WHY_AFTER: Duration = Duration::from_secs(3);
 /// A server that has just spoken may be known to the group before its process is to the agents: it is called ended behind this.
 const KNOWN_AFTER: Duration = Duration::from_millis(50);
+/// Why such a server is not in sync.
+const NOT_EXECUTED: &str = "this server could not execute a command of the leader's stream (its log has the error), so that its data are not the \
+                            leader's: rename-command, modules and versions must be the same on all servers; start it again then";
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -97,15 +103,6 @@ pub struct Settings {
     pub dir: PathBuf,
     /// Where this server keeps of which group its data are.
     pub lineage: PathBuf,
-}
-
-/// What this server has of a group that has ended.
-#[derive(Clone, Debug)]
-pub struct Former {
-    generation: u64,
-    term: u64,
-    offset: u64,
-    set: String,
 }
 
 /// This host's server gets its data, from another thread.
@@ -194,6 +191,15 @@ pub struct Worker {
     told_ended: BTreeSet<u64>,
     /// Of the same: which do not go on; the node and the number of each one's process; whose end was seen when it was asked for, since when.
     hung: BTreeSet<u64>,
+    /// Of the same: whose host is silent, or its agent gone. A group that decides by a majority goes on without them, and keeps them as members.
+    unobserved: BTreeSet<u64>,
+    /// The group decides by a majority (engine `raft`), as was asked when somebody was unobserved last.
+    by_majority: Option<bool>,
+    looked_at_unobserved: Instant,
+    /// The term, and how many copies there were, when the in-sync set was written down last.
+    kept_set: (u64, u64),
+    /// Nothing is decided: the agent was asked why.
+    asked_stall: Option<(Instant, mpsc::Receiver<Result<GroupStatus, String>>)>,
     instances: BTreeMap<u64, (u32, u32)>,
     seen_ended: BTreeMap<u64, Instant>,
     /// Since when this server's own stream is interrupted.
@@ -334,8 +340,9 @@ fn go_on(place: &Place, say: &mut impl FnMut(String)) {
                 return;
             }
         }
-        say(String::new());
-        lock(place).iter().for_each(Worker::follows_again);
+        if let Some(worker) = lock(place).as_ref() {
+            worker.follows_again();
+        }
     }
 }
 
@@ -418,6 +425,11 @@ impl Worker {
             ended: BTreeSet::new(),
             told_ended: BTreeSet::new(),
             hung: BTreeSet::new(),
+            unobserved: BTreeSet::new(),
+            by_majority: None,
+            asked_stall: None,
+            looked_at_unobserved: Instant::now(),
+            kept_set: (0, 0),
             instances: BTreeMap::new(),
             seen_ended: BTreeMap::new(),
             gap_since: None,
@@ -507,7 +519,12 @@ impl Worker {
         if self.course.term > 0 || self.has_claimed || !self.runs() || self.members.is_empty() {
             return Ok(());
         }
+        let Some(on_disk) = self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
+            return Ok(()); // it loads
+        };
         self.has_claimed = true;
+        let generation = self.shared.generation.load(Ordering::Relaxed);
+        self.former = self.former.take().or(on_disk).filter(|former| former.generation != generation);
         let (host, address) = (self.host.clone(), self.address());
         let nothing = Former { generation: 0, term: 0, offset: 0, set: String::new() };
         let Former { generation, term, offset, set } = self.former.clone().unwrap_or(nothing);
@@ -519,6 +536,12 @@ impl Worker {
         match self.course.heir() {
             Heir::Is(client) => client == self.group.client(),
             Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
+            Heir::Waits(missing) if missing.is_empty() => {
+                let what = "the group has begun anew, and each of its servers has the data of its last snapshot: FIDE LEAD FORCE on the one whose data \
+                            shall stay (INFO keyspace, INFO persistence); with appendonly yes no person is asked";
+                self.waits_because(what.into());
+                false
+            }
             Heir::Waits(missing) => {
                 let missing = missing.join(", ");
                 self.waits_because(format!(
@@ -528,6 +551,20 @@ impl Worker {
                 false
             }
         }
+    }
+
+    /// Nobody leads for long, and this server cannot.
+    fn say_why_nobody_leads(&mut self) {
+        let is_long = |at: Instant| at.elapsed() >= SAYS_WHY_AFTER;
+        let waits = matches!(self.state, State::Nothing { since } if is_long(since));
+        if !waits || self.course.term == 0 || !self.runs() || !self.headless.is_some_and(is_long) {
+            return;
+        }
+        let had = self.course.set().replace('\n', ", ");
+        self.waits_because(format!(
+            "no server leads: those that had all data ({had}) have ended, or lost them. FIDE LEAD FORCE on the server whose data shall stay (INFO \
+             keyspace says how many keys each has)"
+        ));
     }
 
     /// Says once why this server waits.
@@ -568,6 +605,7 @@ impl Worker {
             self.verdict(&event);
         }
         self.look_again();
+        self.look_at_unobserved();
         self.claim()?;
         self.look_at_clocks();
         self.look_for_a_leader()?;
@@ -577,6 +615,8 @@ impl Worker {
         self.take_off_the_list()?;
         self.step_down()?;
         self.look_at_stalls()?;
+        self.say_why_nobody_leads();
+        self.keep_set();
         self.show();
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -662,11 +702,16 @@ impl Worker {
     fn is_in_sync(&self) -> bool {
         match &self.state {
             State::Following { feed, gap, .. } => {
-                gap.is_none() && self.course.offset.is_some_and(|offset| Some(offset) >= feed.data())
+                !self.has_not_executed() && gap.is_none() && self.course.offset.is_some_and(|offset| Some(offset) >= feed.data())
             }
             State::Leading { .. } => true,
             _ => false,
         }
+    }
+
+    /// Something of the leader's stream had no effect here.
+    fn has_not_executed(&self) -> bool {
+        self.shared.not_executed.load(Ordering::Acquire) > 0
     }
 
     /// If nobody leads, a server that has all that is decided asks to; the first such entry counts.
@@ -707,7 +752,7 @@ impl Worker {
         }
         let leads = self.course.leader.as_ref().is_some_and(|leader| {
             let lives = !self.ended.contains(&leader.client) && !self.hung.contains(&leader.client);
-            !self.course.resigned && lives && self.members.contains(&leader.member)
+            !self.course.resigned && lives && self.members.contains(&leader.member) && !self.is_passed_over(leader.client)
         });
         // An operator's word counts for what was true when it was given. The leader leads already: another term would end its clients' connections for nothing.
         let leads_here = leads && self.is_own() && matches!(self.state, State::Leading { .. } | State::TakingOver { .. });
@@ -751,6 +796,28 @@ impl Worker {
             self.propose(Proposal::Lead { term, lease_ms, zone: &zone, host: &host, address: &address })?;
         }
         Ok(())
+    }
+
+    /// By a majority a leader that is not observed any more is replaced, whether it lives or not: what it proposes later is void, and its lease is waited
+    /// for. The other engines say themselves who is no member any more.
+    fn is_passed_over(&self, client: u64) -> bool {
+        self.by_majority == Some(true) && self.unobserved.contains(&client)
+    }
+
+    /// Whether those that are not observed are so still, and what that means.
+    fn look_at_unobserved(&mut self) {
+        if self.unobserved.is_empty() {
+            self.by_majority = None;
+            return;
+        }
+        if self.by_majority.is_some() && self.looked_at_unobserved.elapsed() < AGAIN {
+            return;
+        }
+        self.looked_at_unobserved = Instant::now();
+        if self.by_majority.is_none() {
+            self.by_majority = status(self.settings.socket.as_deref(), &self.settings.group).ok().map(|of| of.engine == "raft");
+        }
+        self.monitor();
     }
 
     /// What fails together with this host.
@@ -824,21 +891,40 @@ impl Worker {
             self.decided_at = Instant::now();
         }
         if self.decided_at.elapsed() < STALLED {
+            self.asked_stall = None;
             return Ok(());
         }
-        self.decided_at = Instant::now();
-        // Where others decide nothing either (a fence or a witness is waited for), nobody would lead.
-        if !is_unwritten(&self.settings).unwrap_or(false) {
+        let Some((asked, answer)) = &self.asked_stall else {
+            // Not by this thread: the agent may stand still.
+            let (tell, answer) = mpsc::channel();
+            let (shared, socket, group) = (self.shared.clone(), self.settings.socket.clone(), self.settings.group.clone());
+            std::thread::spawn(move || {
+                let _ = tell.send(status(socket.as_deref(), &group));
+                shared.to_group.bell.ring();
+            });
+            self.asked_stall = Some((Instant::now(), answer));
             return Ok(());
-        }
+        };
+        let why = match answer.try_recv() {
+            Ok(Ok(of)) if of.written.is_some_and(|written| written < of.index) => format!(
+                "nothing that was decided was written here for {} s: the disk of this host's agent does not take the log",
+                STALLED.as_secs()
+            ),
+            // Others may lead, whom no majority hears here.
+            Ok(Ok(of)) if of.engine == "raft" => format!("nothing was decided for {} s: {}", STALLED.as_secs(), of.why),
+            // Where others decide nothing either (a fence or a witness is waited for), nobody would lead.
+            Ok(_) => {
+                (self.decided_at, self.asked_stall) = (Instant::now(), None);
+                return Ok(());
+            }
+            Err(_) if asked.elapsed() < STALLED => return Ok(()),
+            Err(_) => "the agent of this host does not answer".into(),
+        };
+        (self.decided_at, self.asked_stall) = (Instant::now(), None);
         let term = self.course.term;
         self.resigned_term = term;
         self.propose(Proposal::Resign { term })?;
         self.stop();
-        let why = format!(
-            "nothing that was decided was written here for {} s: the disk of this host's agent does not take the log",
-            STALLED.as_secs()
-        );
         self.shared.to_server.push(ToServer::Be(Role::Waits(why)));
         Ok(())
     }
@@ -1206,6 +1292,7 @@ impl Worker {
     /// What keeps this server from following, or from being in sync; empty: nothing.
     fn trouble(&self) -> &str {
         match self.state {
+            State::Following { .. } if self.has_not_executed() => NOT_EXECUTED,
             State::Following { .. } => &self.is_off,
             State::Leading { .. } => "",
             _ => &self.distrusts,
@@ -1272,7 +1359,9 @@ impl Worker {
             return Ok(());
         }
         let (members, ended) = (&self.members, &self.ended);
-        let is_gone = |client: u64, member: u16| ended.contains(&client) || !members.contains(&member);
+        let passed_over: BTreeSet<u64> = self.unobserved.iter().copied().filter(|client| self.is_passed_over(*client)).collect();
+        let is_gone =
+            |client: u64, member: u16| ended.contains(&client) || !members.contains(&member) || passed_over.contains(&client);
         let term = self.course.term;
         for client in self.copies.to_take_off(&self.course, is_gone, self.settings.lag_max, Instant::now()) {
             if let Some(holder) = self.course.holders.get(&client) {
@@ -1286,7 +1375,7 @@ impl Worker {
 
     /// This host's server has its data, or could not get them.
     fn synced(&mut self) {
-        let has_other_leader = self.course.leader.is_some() && !self.is_own();
+        let has_other_leader = self.course.leader.is_some() && !self.course.resigned && !self.is_own();
         match &mut self.state {
             State::Checking { leader, result } => match result.try_recv() {
                 // Another one leads meanwhile, who is asked about.
@@ -1428,6 +1517,7 @@ impl Worker {
         self.ended.retain(is_known);
         self.told_ended.retain(is_known);
         self.hung.retain(is_known);
+        self.unobserved.retain(is_known);
         self.instances.retain(|client, _| is_known(client));
         self.seen_ended.retain(|client, _| is_known(client));
         let now = Instant::now();
@@ -1439,6 +1529,11 @@ impl Worker {
             }
             if monitored.state != Some(TargetState::Hung) {
                 self.hung.remove(&client);
+            }
+            if monitored.state == Some(TargetState::Unobserved) {
+                self.unobserved.insert(client);
+            } else {
+                self.unobserved.remove(&client);
             }
             if monitored.state != Some(TargetState::Ended) {
                 // What ended was another one of that name.
@@ -1460,9 +1555,9 @@ impl Worker {
     }
 
     fn verdict(&mut self, event: &fide_client::Event) {
-        use fide_client::Event::{Confirmed, Failure, Hung, Lost, Progressing};
-        if let Lost { .. } = event {
-            self.monitor(); // it may have been among them
+        use fide_client::Event::{Confirmed, Failure, Host, Hung, Lost, Progressing};
+        if let Lost { .. } | Host(_) = event {
+            self.monitor(); // it may have been among them, or one of them is not observed any more
         }
         // An end that was inferred may be confirmed later.
         let (Failure(verdict) | Confirmed(verdict) | Hung(verdict) | Progressing(verdict)) = event else { return };
@@ -1489,7 +1584,31 @@ impl Worker {
                     }
                 }
             }
+            // Its host is silent, or its agent gone.
+            Failure(_) => self.unobserved.extend(these),
             _ => {}
+        }
+    }
+
+    /// Who had all data last, if this server was one of them: for when all servers and agents have ended.
+    fn keep_set(&mut self) {
+        let is_one = matches!(self.state, State::Leading { .. })
+            || self.course.holders.get(&self.group.client()).is_some_and(|own| own.is_whole);
+        let (term, copies) = (self.course.term, self.course.in_sync());
+        if !is_one || self.kept_set == (term, copies) {
+            return;
+        }
+        let generation = self.shared.generation.load(Ordering::Relaxed);
+        let former = Former { generation, term, offset: self.course.offset.unwrap_or(0), set: self.course.set() };
+        match lineage::write(&self.settings.lineage, &former) {
+            Ok(()) => self.kept_set = (term, copies),
+            Err(e) if self.kept_set == (0, 0) => {
+                self.kept_set = (0, u64::MAX); // said once
+                let what =
+                    format!("{}: {e}: behind a restart of all servers an operator is asked", self.settings.lineage.display());
+                self.shared.to_server.push(ToServer::Warn(what));
+            }
+            Err(_) => {}
         }
     }
 
@@ -1509,7 +1628,8 @@ impl Worker {
         }
         seen.runs = self.runs();
         seen.leader_lives = self.course.leader.as_ref().is_some_and(|leader| {
-            !self.course.resigned && !self.ended.contains(&leader.client) && self.members.contains(&leader.member)
+            let is_gone = self.ended.contains(&leader.client) || self.is_passed_over(leader.client);
+            !self.course.resigned && !is_gone && self.members.contains(&leader.member)
         });
         let offset = self.course.offset.unwrap_or(0);
         seen.zone = self.course.leader.as_ref().map_or_else(String::new, |leader| leader.zone.clone());
@@ -1544,12 +1664,6 @@ fn wall_ms() -> u64 {
 /// A lease that began before this is over by then, also where one host's clock is slower than another's.
 fn wait_for_lease(lease_ms: u32) -> Duration {
     Duration::from_millis(u64::from(lease_ms) * 5 / 4)
-}
-
-/// Whether the agent has entries of a durable group that its disk has not taken.
-fn is_unwritten(settings: &Settings) -> Result<bool, String> {
-    let group = status(settings.socket.as_deref(), &settings.group)?;
-    Ok(group.written.is_some_and(|written| written < group.index))
 }
 
 /// The group's members, as the agent knows them.

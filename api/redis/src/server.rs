@@ -9,10 +9,11 @@ use crate::calls;
 use crate::commands::{self, Kind};
 use crate::course::is_address;
 use crate::group::{self, Place, Settings};
+use crate::lineage;
 use crate::metrics;
 use crate::reads::Access;
 use crate::replication::{self, Account, Accounts};
-use crate::shared::{self, Role, Shared, ToGroup, ToServer};
+use crate::shared::{self, Former, Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -31,6 +32,8 @@ const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
 const CHECK: Duration = Duration::from_secs(1);
 /// How often a server that follows looks how far it is, at most: that takes some µs.
 const LOOK: Duration = Duration::from_millis(5);
+/// And whether it could execute everything.
+const LOOK_AT_ERRORS: Duration = Duration::from_millis(100);
 /// Commands that are kept in mind.
 const KINDS_MAX: usize = 4096;
 /// Bytes of its stream that a server keeps at least.
@@ -52,6 +55,12 @@ static GROUP: Place = Place::new(None);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// `repl-timeout`, as an operator has set it.
 static REPL_TIMEOUT: OnceLock<String> = OnceLock::new();
+/// What the module sets it to while a server follows: never.
+const NEVER: &str = "1000000000";
+/// What it is by itself.
+const REPL_TIMEOUT_USUAL: &str = "60";
+/// `min-replicas-to-write` while this server shall take no writes: more than there are.
+const NO_WRITES: &str = "1000000";
 
 struct Server {
     role: Role,
@@ -67,6 +76,10 @@ struct Server {
     checked: Instant,
     /// When it was looked how far this server is.
     looked: Instant,
+    /// The same, for commands of the stream that it could not execute.
+    looked_at_errors: Instant,
+    /// Of those, how many there were when it began to follow.
+    errors_before: u64,
     /// When it was looked as what it comes to others.
     asked: Instant,
 }
@@ -85,6 +98,8 @@ struct Main {
     is_idle: Cell<bool>,
     /// In this turn of the loop: a script is not cut in the middle.
     lacks_copies: Cell<bool>,
+    /// `min-replicas-to-write`, as an operator has set it, while that is so.
+    min_replicas: RefCell<String>,
     /// What commands are that were called.
     kinds: RefCell<HashMap<Vec<u8>, (Kind, Access)>>,
 }
@@ -137,7 +152,9 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         {
             return Err(format!("no setting {key}: {USAGE}"));
         }
-        given.insert(key, value);
+        if given.insert(key, value).is_some() {
+            return Err(format!("{key} is given twice: {USAGE}"));
+        }
     }
     let group = (*given.get("group").ok_or_else(|| format!("no group is named: {USAGE}"))?).to_owned();
     let port: u16 = setting(api, "port").parse().unwrap_or(0);
@@ -230,6 +247,21 @@ fn kind_of(api: Api, name: &str) -> (Kind, Access) {
     found.at(0).map_or((Kind::Harmless, Access::Later), |command| (Kind::of(command), commands::access(command)))
 }
 
+/// Servers on other hosts could not follow this one.
+fn is_out_of_reach(api: Api) -> Option<String> {
+    let bind = setting(api, "bind");
+    let is_local = |address: &str| ["127.0.0.1", "::1", "localhost"].contains(&address.trim_start_matches('-'));
+    if !bind.is_empty() && bind.split_whitespace().all(is_local) {
+        return Some(format!("bind {bind}: servers on other hosts do not reach this one, and have no copy of what it writes"));
+    }
+    let has_password = !setting(api, "requirepass").is_empty();
+    (setting(api, "protected-mode") == "yes" && !has_password).then(|| {
+        "protected-mode yes without a password: servers on other hosts are refused, and have no copy of what this one writes: set requirepass and \
+         masterauth, or protected-mode no"
+            .into()
+    })
+}
+
 /// The commands that this module calls, and other servers' modules, have their own names.
 fn check_names(api: Api) -> Result<(), String> {
     for name in NEEDED {
@@ -260,13 +292,21 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let shared = SHARED.get_or_init(|| Arc::new(new));
     // Whole copies begin at once; nobody waits for more servers that might want one.
     drop(api.call("CONFIG", &["SET", "repl-diskless-sync-delay", "0"]));
-    REPL_TIMEOUT.get_or_init(|| setting(api, "repl-timeout"));
+    // A configuration that was rewritten while this server followed has the module's own.
+    REPL_TIMEOUT
+        .get_or_init(|| Some(setting(api, "repl-timeout")).filter(|set| set != NEVER).unwrap_or(REPL_TIMEOUT_USUAL.into()));
+    if setting(api, "min-replicas-to-write") == NO_WRITES {
+        drop(api.call("CONFIG", &["SET", "min-replicas-to-write", "0"]));
+    }
     // What a server misses while its agent is restarted; a larger one is an operator's.
     if setting(api, "repl-backlog-size").parse().is_ok_and(|size: u64| size < BACKLOG) {
         drop(api.call("CONFIG", &["SET", "repl-backlog-size", &BACKLOG.to_string()]));
     }
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
+    if let Some(why) = is_out_of_reach(api) {
+        api.log(c"warning", &why);
+    }
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
     *shared.accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(api);
     let now = Instant::now();
@@ -279,6 +319,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         is_loading: false,
         checked: now,
         looked: now,
+        looked_at_errors: now,
+        errors_before: 0,
         asked: now,
     };
     let main = Main {
@@ -289,6 +331,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         is_replica: Cell::new(false),
         is_idle: Cell::new(false),
         lacks_copies: Cell::new(false),
+        min_replicas: RefCell::default(),
         kinds: RefCell::new(HashMap::new()),
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
@@ -359,6 +402,24 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
         calls::with_reads(|reads| {
             if main.leads.get() { reads.executes(access, count, word) } else { reads.follows(access, count, word) }
         });
+    }
+}
+
+/// Writes are refused from now on, or taken again. Redis itself refuses them then, too, as for want of replicas: the filter sees one command after the
+/// other, and a transaction is to be executed whole or not at all.
+fn refuse_writes(lacks_copies: bool) {
+    if main().lacks_copies.replace(lacks_copies) == lacks_copies {
+        return;
+    }
+    let api = main().api;
+    let to_set = if lacks_copies {
+        main().min_replicas.replace(setting(api, "min-replicas-to-write"));
+        NO_WRITES.to_owned()
+    } else {
+        main().min_replicas.take()
+    };
+    if let Some(error) = api.call("CONFIG", &["SET", "min-replicas-to-write", &to_set]).error() {
+        api.log(c"warning", &format!("min-replicas-to-write {to_set}: {error}"));
     }
 }
 
@@ -478,7 +539,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
             close_gap();
         }
     }
-    main().lacks_copies.set(is_short_of_copies());
+    refuse_writes(is_short_of_copies());
     shared().moves();
     // Whatever becomes of this server meanwhile: what it shows others may have been mended.
     if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
@@ -495,8 +556,12 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     if !main().leads.get() && with(|s| s.looked.elapsed() >= LOOK) {
         with(|s| s.looked = Instant::now());
         look_at_applied();
+        look_at_errors();
     }
     let is_loading = main().api.is_loading();
+    if !is_loading {
+        look_at_disk();
+    }
     if !is_loading && with(|s| std::mem::take(&mut s.is_loading)) {
         shared().to_server.bell.ring();
     }
@@ -511,6 +576,23 @@ fn look_at_applied() -> Option<u64> {
     shared().applied.store(applied.unwrap_or(0), Ordering::Release);
     shared().looks.fetch_add(1, Ordering::Release);
     applied
+}
+
+/// A command of the stream that this server cannot execute (renamed, of a module that it has not): its data are others from there on.
+fn look_at_errors() {
+    if main().is_idle.get() || !main().is_replica.get() || with(|s| s.looked_at_errors.elapsed() < LOOK_AT_ERRORS) {
+        return;
+    }
+    let before = with(|s| {
+        s.looked_at_errors = Instant::now();
+        s.errors_before
+    });
+    shared().not_executed.store(errors_of_the_stream().saturating_sub(before), Ordering::Release);
+}
+
+/// Replies with errors to what is no client's, as Redis 7 counts them.
+fn errors_of_the_stream() -> u64 {
+    main().api.number_of(c"stats", c"unexpected_error_replies").unwrap_or(0)
 }
 
 /// What was missing of the stream is there when all is there that the server counts: it has written everything by now, if clients take it.
@@ -550,7 +632,7 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
         match told {
             ToServer::Follow { leader, .. } if !may_be_replaced() => {
                 let why = format!(
-                    "this server has data that are not the group's, and {leader} leads: FIDE FOLLOW FORCE drops them, FIDE LEAD FORCE makes the others take them"
+                    "this server has data that are not the group's, and {leader} leads: FIDE FOLLOW FORCE here drops them, FIDE LEAD FORCE DISCARD here makes the others take them and drops theirs"
                 );
                 if with(|s| s.role != Role::Waits(why.clone())) {
                     main().api.log(c"warning", &why);
@@ -559,10 +641,13 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
             }
             ToServer::Follow { port, leader } => {
                 be(Role::Follows(leader), None);
+                let errors = errors_of_the_stream();
+                with(|s| s.errors_before = errors);
+                shared().not_executed.store(0, Ordering::Release);
                 // Redis itself refuses clients' writes then.
                 drop(main().api.call("CONFIG", &["SET", "replica-read-only", "yes"]));
                 // A leader that hangs sends nothing, and this server has all its data: it stays as it is.
-                drop(main().api.call("CONFIG", &["SET", "repl-timeout", "1000000000"]));
+                drop(main().api.call("CONFIG", &["SET", "repl-timeout", NEVER]));
                 replicate("127.0.0.1", &port.to_string());
             }
             ToServer::TakeOver(offset) => {
@@ -595,15 +680,33 @@ fn may_be_replaced() -> bool {
     if with(|s| s.replaceable == Some(generation)) {
         return true;
     }
-    let kept = SETTINGS.get().and_then(|settings| std::fs::read_to_string(&settings.lineage).ok());
-    let kept: Option<u64> = kept.and_then(|text| text.trim().parse().ok()).filter(|kept| *kept != 0);
+    let kept = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage)).map(|former| former.generation);
     let lineage = shared().lineage.load(Ordering::Relaxed);
     let is_own = kept.is_some_and(|kept| kept == generation || kept == lineage);
-    let has_data = main().api.call("INFO", &["keyspace"]).tree().text().contains("keys=");
+    let has_data = has_data();
     if is_own || !has_data {
         keep_lineage();
     }
     is_own || !has_data
+}
+
+fn has_data() -> bool {
+    main().api.call("INFO", &["keyspace"]).tree().text().contains("keys=")
+}
+
+/// Once all data were loaded: of which group they are, and how far they go. Only a log of every write says that.
+fn look_at_disk() {
+    if shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        return;
+    }
+    let former = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage));
+    let (has_data, has_log) = (has_data(), setting(main().api, "appendonly") == "yes");
+    let former = former.map(|former| match (has_data, has_log) {
+        (true, true) => former,
+        (has_data, _) => Former { term: 0, offset: has_data.into(), ..former },
+    });
+    *shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
+    shared().to_group.bell.ring();
 }
 
 /// From now on this server's data are those of the group as it is now, also when it starts again.
@@ -613,7 +716,13 @@ fn keep_lineage() {
         return;
     }
     let Some(settings) = SETTINGS.get() else { return };
-    if let Err(e) = std::fs::write(&settings.lineage, format!("{generation}\n")) {
+    let kept = lineage::read(&settings.lineage);
+    // Who has all data is written there when it is known.
+    if kept.is_some_and(|kept| kept.generation == generation) {
+        return;
+    }
+    let former = Former { generation, term: 0, offset: 0, set: String::new() };
+    if let Err(e) = lineage::write(&settings.lineage, &former) {
         let what =
             format!("cannot write {}: {e}: behind a restart this server asks before it follows", settings.lineage.display());
         main().api.log(c"warning", &what);
@@ -792,6 +901,9 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
             api::OK
         }
         ["stepdown"] if with(|s| s.role != Role::Leads) => api.error("ERR fide: this server does not lead"),
+        ["stepdown"] if shared().seen().copies < 2 => {
+            api.error("ERR fide: no other server has all data, so that none could lead: FIDE STATUS says why")
+        }
         ["stepdown"] => {
             shared().to_group.push(ToGroup::StepDown(shared().gate.turn()));
             api.status("OK")
@@ -800,6 +912,9 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         ["lead", "force"] | ["lead", "force", "discard"] => {
             shared().to_group.push(ToGroup::Force(words.len() > 3));
             api.status("OK")
+        }
+        ["follow", "force"] if with(|s| s.role == Role::Leads) => {
+            api.error("ERR fide: this server leads: FIDE STEPDOWN lets another one lead, which it follows then")
         }
         ["follow", "force"] => {
             keep_lineage();

@@ -137,6 +137,8 @@ pub struct Shared {
     pub zones: AtomicU64,
     /// Bytes of the stream that this server has applied, while it does not lead.
     pub applied: AtomicU64,
+    /// Commands of the stream that this server could not execute, since it follows.
+    pub not_executed: AtomicU64,
     /// How often that was looked at.
     pub looks: AtomicU64,
     /// This server leads.
@@ -154,8 +156,23 @@ pub struct Shared {
     _nobody: TcpListener,
     /// As what this module comes to servers: as their settings were a second ago, at most.
     pub accounts: Mutex<Accounts>,
+    /// What lay on this server's disk of a former group, once that was looked at: when all data were loaded.
+    pub on_disk: Mutex<Option<Option<Former>>>,
     /// For INFO.
     pub seen: Mutex<Seen>,
+}
+
+/// What a server has of a group that has ended.
+#[derive(Clone, Debug)]
+pub struct Former {
+    /// Which group that was.
+    pub generation: u64,
+    /// Its last term; 0: how far this server goes is not known.
+    pub term: u64,
+    /// The bytes of its stream that this server has applied, at least; where that is not known, 0 if it has no data, and 1 if it has.
+    pub offset: u64,
+    /// Its last in-sync set, an address a line.
+    pub set: String,
 }
 
 /// What INFO and `FIDE STATUS` say.
@@ -222,6 +239,7 @@ impl Shared {
             copies: AtomicU64::new(0),
             zones: AtomicU64::new(0),
             applied: AtomicU64::new(0),
+            not_executed: AtomicU64::new(0),
             looks: AtomicU64::new(0),
             is_leading: AtomicBool::new(false),
             has_lease: AtomicBool::new(false),
@@ -231,6 +249,7 @@ impl Shared {
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),
+            on_disk: Mutex::default(),
             seen: Mutex::default(),
         })
     }

@@ -1,0 +1,68 @@
+//! The file beside a server's data that says of which group they are, and which servers had all of them last: `fide-GROUP.generation`.
+//!
+//! ```text
+//! 1764393000000000000        which group (its generation)
+//! set 7 1048576              in which term, and how far the group's stream went then
+//! 10.0.0.1:6379              who had all data, this server among them
+//! 10.0.0.2:6379
+//! ```
+//! Behind the first line it may end: releases before wrote no more.
+
+use crate::shared::Former;
+use std::io;
+use std::path::Path;
+
+/// What the file says; nothing if it is none.
+#[must_use]
+pub fn read(path: &Path) -> Option<Former> {
+    parse(&std::fs::read_to_string(path).ok()?)
+}
+
+fn parse(text: &str) -> Option<Former> {
+    let mut lines = text.lines();
+    let generation = lines.next()?.trim().parse().ok().filter(|generation| *generation != 0)?;
+    let mut former = Former { generation, term: 0, offset: 0, set: String::new() };
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    if let (Some("set"), Some(term), Some(offset), None) = (words.next(), words.next(), words.next(), words.next())
+        && let (Ok(term), Ok(offset)) = (term.parse(), offset.parse())
+    {
+        (former.term, former.offset, former.set) = (term, offset, lines.collect::<Vec<_>>().join("\n"));
+    }
+    Some(former)
+}
+
+/// Writes it; whoever reads meanwhile reads the former one.
+///
+/// # Errors
+/// Of the disk.
+pub fn write(path: &Path, former: &Former) -> io::Result<()> {
+    let Former { generation, term, offset, set } = former;
+    let new = path.with_extension("generation.new");
+    let text = if *term == 0 { format!("{generation}\n") } else { format!("{generation}\nset {term} {offset}\n{set}\n") };
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_what_makes_no_sense_is_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fide-orders.generation");
+        assert!(read(&path).is_none());
+        let former = Former { generation: 7, term: 3, offset: 99, set: "10.0.0.1:6379\n10.0.0.2:6379".into() };
+        write(&path, &former).unwrap();
+        let read_again = read(&path).unwrap();
+        assert_eq!((read_again.generation, read_again.term, read_again.offset), (7, 3, 99));
+        assert_eq!(read_again.set, former.set);
+        for (text, generation, term) in
+            [("5\n", 5, 0), ("5", 5, 0), ("5\nset 1\n", 5, 0), ("5\nset x 2\na:1\n", 5, 0), ("5\nset 1 2 3\na:1\n", 5, 0)]
+        {
+            let of = parse(text).unwrap();
+            assert_eq!((of.generation, of.term, of.set.as_str()), (generation, term, ""), "{text:?}");
+        }
+        assert!(["", "0\n", "x", "-1"].iter().all(|text| parse(text).is_none()));
+    }
+}
