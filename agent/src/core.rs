@@ -226,6 +226,8 @@ const REQUESTS_NS: u64 = 50_000;
 const MONITORS_PAUSE_NS: u64 = 50_000_000;
 /// A leave is told so many times, and so long after the one before it.
 const LEAVES: [u64; 4] = [0, 1_000_000, 5_000_000, 15_000_000];
+/// An agent that ends waits so long at most for the decision that its members leave.
+const DEPARTS_WITHIN_NS: u64 = 500_000_000;
 
 /// How often announcements and path reports leave.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
@@ -284,6 +286,9 @@ pub struct Core {
     spin: bool,
     /// When this agent began to leave, the notice of it, and how often that was sent.
     stopping: Option<(u64, Notice, usize)>,
+    /// It is to end, and its members leave groups: until when, and within how many ms it will be
+    /// back.
+    departing: Option<(u64, u32)>,
     stopped: bool,
     ends: Ends,
     epoll: OwnedFd,
@@ -400,6 +405,7 @@ impl Core {
             report_body: Vec::with_capacity(BODY_MAX),
             spin: false,
             stopping: None,
+            departing: None,
             stopped: false,
             ends,
             epoll,
@@ -506,7 +512,7 @@ impl Core {
             self.housekeeping(now);
         }
         self.send_reports(now_ns());
-        self.leave_again(now);
+        self.go_on_leaving(now);
         self.wake_control();
     }
 

@@ -32,7 +32,8 @@ pub const fn map_pieces_of_states() {}
 mod tests {
     use super::*;
 
-    /// Bytes of this process' mappings of malloc's own, and whether a piece of a state is among them.
+    /// Bytes of this process' mappings of malloc's own, and whether a piece of a state is among
+    /// them.
     fn mapped() -> usize {
         // SAFETY: no pointers.
         unsafe { libc::mallinfo2() }.hblkhd

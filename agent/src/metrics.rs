@@ -333,7 +333,10 @@ fn hosts(t: &mut Text, s: &Status) {
     let per_path: [(&str, &str, &str, Of); 7] = [
         ("fide_path_up", GAUGE, "Whether heartbeats of a host arrive on a path.", |p| u8::from(p.up).to_string()),
         ("fide_path_by_unicast", GAUGE, "Whether heartbeats come by unicast alone.", |p| u8::from(p.by_unicast).to_string()),
-        ("fide_path_last_arrival_age_seconds", GAUGE, "Since a heartbeat arrived.", |p| seconds(p.age_ns)),
+        ("fide_path_last_arrival_age_seconds", GAUGE, "Since a heartbeat arrived; NaN: none has.", |p| match p.age_ns {
+            u64::MAX => "NaN".into(),
+            age_ns => seconds(age_ns),
+        }),
         ("fide_path_heartbeats_lost_total", COUNTER, "Heartbeats that never arrived.", |p| p.lost.to_string()),
         (
             "fide_path_margin_seconds",

@@ -484,7 +484,8 @@ impl Judge {
         self.turns
     }
 
-    /// Whether it is to be asked at once: what it did before an entry or a verdict says nothing of what it does behind it.
+    /// Whether it is to be asked at once: what it did before an entry or a verdict says nothing of
+    /// what it does behind it.
     #[must_use]
     pub fn wants_look_now(&self) -> bool {
         self.current && self.wants_looks() && self.looked_in != self.turns

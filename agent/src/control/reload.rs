@@ -11,13 +11,15 @@ use fide_wire::control::Reloaded;
 use fide_wire::level::RELOAD_EVENT_CODE;
 
 impl Control {
-    /// What reads the file again: not this thread, for which a disk that hangs would stop the world.
+    /// What reads the file again: not this thread, for which a disk that hangs would stop the
+    /// world.
     pub(super) fn read_configuration(&self) -> impl FnOnce(&Limit) -> Found + Send + use<> {
         let path = self.config_path.clone();
         move |_| Found::Configuration(Box::new(Config::load(&path).map_err(|e| e.to_string())))
     }
 
-    /// Takes over what a running agent can of the file that was read. One that is refused changes nothing.
+    /// Takes over what a running agent can of the file that was read. One that is refused changes
+    /// nothing.
     pub(super) fn reload(&mut self, read: Result<Config, String>) -> Result<Reloaded, String> {
         let new = read.map_err(|e| format!("the configuration stays as it was: {e}"))?;
         let changes = config::diff(&self.config, &new);

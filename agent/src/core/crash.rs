@@ -4,7 +4,7 @@
 //! urgent ring ─► add_crash ─► send_crashes: one frame for all that wait ─► write_crash: table, history, rings
 //! ```
 
-use super::{Core, LEAVES};
+use super::{Core, DEPARTS_WITHIN_NS, LEAVES};
 use crate::clock::now_ns;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::table::Change;
@@ -244,11 +244,30 @@ impl Core {
         }
     }
 
-    /// Says goodbye, or that this agent will be back within so many ms (not 0), a few times, then ends the loop.
+    /// Ends the loop: with a word that this agent will be back within so many ms (not 0), or for
+    /// good. Before that, its members leave groups that could decide nothing without them.
     pub fn leave(&mut self, back_within_ms: u32) {
-        if self.stopping.is_some() {
+        if self.stopping.is_some() || self.departing.is_some() {
             return;
         }
+        let now = now_ns();
+        if self.groups.depart(now) {
+            self.departing = Some((now + DEPARTS_WITHIN_NS, back_within_ms));
+        } else {
+            self.say_goodbye(back_within_ms);
+        }
+    }
+
+    /// Its members have left, or cannot.
+    pub(super) fn go_on_leaving(&mut self, now: u64) {
+        if let Some((_, back_within_ms)) = self.departing.take_if(|(until, _)| now >= *until || !self.groups.is_departing()) {
+            self.say_goodbye(back_within_ms);
+        }
+        self.leave_again(now);
+    }
+
+    /// A few times.
+    fn say_goodbye(&mut self, back_within_ms: u32) {
         let now = now_ns();
         let number = self.receiver.next_notice();
         let code = i32::try_from(back_within_ms).unwrap_or(i32::MAX);
@@ -261,6 +280,9 @@ impl Core {
     }
 
     pub(super) fn leave_at(&self) -> Option<u64> {
+        if let Some((until, _)) = self.departing {
+            return Some(until);
+        }
         let (began_ns, _, told) = self.stopping?;
         Some(began_ns + LEAVES.get(told).unwrap_or(&LEAVES[LEAVES.len() - 1]))
     }

@@ -506,6 +506,9 @@ impl Core {
     /// As somebody decided: with all that are heard and keep a log of it.
     fn resume_anyway(&mut self, name: &str, now: u64) -> Result<(), Refused> {
         let own = self.start.node;
+        if self.groups.is_without_majority(name) {
+            self.groups.set_aside(now, name).map_err(refused)?;
+        }
         let logs = self.groups.logs(name);
         if !logs.iter().any(|(node, _)| *node == own) {
             let hold: Vec<String> = logs.iter().map(|(node, _)| self.node_name(*node)).collect();

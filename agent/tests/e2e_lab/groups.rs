@@ -1348,6 +1348,8 @@ fn a_durable_group_goes_on_when_all_its_agents_are_killed_at_once() {
             std::thread::spawn(move || client(socket, u64::from(host), &stop))
         })
         .collect();
+    // A group of which no disk has anything begins anew.
+    until("all disks have it", || (1..=3).all(|host| status(&w, host, "orders").is_some_and(|group| group.written >= Some(1))));
     for fault in 0..faults {
         // Sleep: proposals come in between two faults.
         std::thread::sleep(Duration::from_millis(200 + 57 * (fault % 5)));
@@ -1401,6 +1403,67 @@ fn a_durable_group_tells_of_nothing_that_the_disk_does_not_take() {
     until("it says nothing more", || {
         status(&w, 1, "orders").is_some_and(|group| group.why.is_empty() && group.written == Some(2))
     });
+}
+
+/// Of two hosts both must live for `raft` to decide anything. A polite restart of each agent in
+/// turn (every upgrade) ends no such group, and loses nothing.
+#[test]
+fn a_raft_group_of_two_goes_on_when_its_agents_are_restarted_one_after_the_other() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "raft", &["h1", "h2"]).unwrap();
+    [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+    let mut log = Vec::new();
+    for (round, stops) in [1u16, 2, 1].into_iter().enumerate() {
+        let goes_on = 3 - stops;
+        let mut on = open(&w, goes_on, 100 + round as u64, 0, 0);
+        on.propose(b"before").unwrap();
+        log.clear();
+        read(&mut on, &mut log, 2 * round + 1);
+        w.signal_agent(stops, libc::SIGTERM);
+        assert!(w.agent_ended(stops).success());
+        until("the other one hears that it left", || w.state(goes_on, &format!("h{stops}")) == "left");
+        on.propose(b"alone").unwrap();
+        read(&mut on, &mut log, 2 * round + 2);
+        w.start(stops);
+        w.all_alive();
+        [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+        until("both are members", || status(&w, goes_on, "orders").is_some_and(|group| group.members.len() == 2));
+        let mut other = open(&w, stops, 200 + round as u64, 0, 0);
+        let mut told = Vec::new();
+        read(&mut other, &mut told, 2 * round + 2);
+        assert_eq!(told, log);
+    }
+}
+
+/// An agent that is killed takes its vote with it. A person says that the other host goes on, with
+/// its log.
+#[test]
+fn a_raft_group_without_its_majority_goes_on_with_one_hosts_log_when_somebody_says_so() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    w.all_alive();
+    create(&w, 1, "orders", "raft", &["h1", "h2"]).unwrap();
+    [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    let mut log = Vec::new();
+    on_2.propose(b"one").unwrap();
+    read(&mut on_2, &mut log, 1);
+    let (code, what) = refused(order(&w, 2, GroupOrder::Resume { name: "orders".into() }));
+    assert!(code == ErrorCode::NotFound && what.contains("runs here"), "{what}");
+    w.kill_agent(1);
+    w.start(1);
+    w.all_alive();
+    until("it says what is to be done", || {
+        status(&w, 2, "orders")
+            .is_some_and(|group| group.why.contains("raft decides by 2") && group.why.contains("fide group resume"))
+    });
+    order(&w, 2, GroupOrder::Resume { name: "orders".into() }).unwrap();
+    [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+    let mut on_1 = open(&w, 1, 11, 0, 0);
+    on_1.propose(b"two").unwrap();
+    let mut told = Vec::new();
+    read(&mut on_1, &mut told, 2);
+    assert_eq!(told[0], log[0]);
 }
 
 /// One host is asked about all agents: what each is, and whether its groups run. An agent that ends with a group that it is to be in says so when it is back.

@@ -401,16 +401,27 @@ fn begin(context: &Context, name: &str, how: GroupOrder) -> Result<ExitCode, Fai
 }
 
 /// Shows who keeps what, and what could be lost, and asks.
+/// How the agent says that a member of `raft` can decide nothing.
+const NO_MAJORITY: &str = "raft decides by";
+
 fn resume(context: &Context, name: &str, yes: bool) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     let Some(group) = find(&connection, name)? else {
         return Err(Failure::not_found(format!("this host has no group {name}")));
     };
-    if group.stage == Stage::Running {
+    let has_no_majority = group.stage == Stage::Running && group.why.contains(NO_MAJORITY);
+    if group.stage == Stage::Running && !has_no_majority {
         return show(context, &[group]);
     }
     if !yes {
-        let table = render::group::logs(&group, &context.style);
+        let table = if has_no_majority {
+            format!(
+                "{name}: {}\nWhat only those have who are not here is lost, and members that live elsewhere must be left by force first.\n",
+                group.why
+            )
+        } else {
+            render::group::logs(&group, &context.style)
+        };
         if !std::io::stdin().is_terminal() || context.json {
             eprint!("{table}");
             return Err(Failure::failed(format!(

@@ -1,5 +1,5 @@
-//! Heartbeat uniform consensus (FiDe Alg. 1 and 4, App. A.4): one message delay for what the leader proposes, two for
-//! others; N−1 crashes.
+//! Heartbeat uniform consensus (FiDe Alg. 1 and 4, App. A.4): one message delay for what the leader
+//! proposes, two for others; N−1 crashes.
 //!
 //! Everybody proposes to the leader, the member with the lowest id that is alive (①); when it has a proposal of everybody alive it puts the decision
 //! on its heartbeat (②, [FCURB](crate::broadcast::fcurb)). No acknowledgement is needed: who proposes to a new leader was told of the crash

@@ -592,6 +592,8 @@ struct Group {
     /// Of its hosts, those that were unheard, or of which packets were lost, lately.
     troubled: BTreeMap<u32, Trouble>,
     leaves: bool,
+    /// Its member leaves because this node ends: it is not to join again before that.
+    departs: bool,
     /// The client whose proposal is taken next, and how long it is waited for.
     turn: Option<(u64, u64)>,
     taken: Taken,
@@ -694,6 +696,7 @@ impl Group {
             setbacks: 0,
             troubled: BTreeMap::new(),
             leaves: false,
+            departs: false,
             turn: None,
             taken: Taken::default(),
             unstable: None,
@@ -1171,6 +1174,33 @@ impl Groups {
             (false, Some(set)) => From::Again(set, mark, saved),
         };
         self.ask_all(now_ns, plan, begun)
+    }
+
+    /// Whether this node's member of `raft` can decide nothing: too few of the members live.
+    #[must_use]
+    pub fn is_without_majority(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|group| group.stage == Stage::Running && self.lacks_majority(group).is_some())
+    }
+
+    /// Somebody decides to go on without a majority: this node's member, which can decide nothing,
+    /// stops, and its log is kept for [`Groups::resume`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_aside(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        if !self.is_without_majority(name) {
+            return Err(Error::Exists(format!("{name} runs here, and is not without a majority")));
+        }
+        let group = self.running(name)?;
+        let (Some(me), Some(member)) = (group.me, group.member.take()) else { return Ok(()) };
+        let kept = kept_log(group, member.log(), me);
+        group.member = Some(member);
+        group.member.iter_mut().for_each(|member| member.stop(Halted::Expelled));
+        self.settle(now_ns);
+        if let Some(group) = self.named_mut(name).filter(|group| group.member.is_none()) {
+            group.kept = Some(kept);
+        }
+        Ok(())
     }
 
     /// Goes on with the log that this node keeps of a group whose members have all stopped, with
@@ -1851,6 +1881,29 @@ impl Groups {
             }
         }
         self.settle(now_ns);
+    }
+
+    /// This node ends politely. Of two members of `raft` the other one could decide nothing without
+    /// this one, whose log and vote are in its memory: it leaves, while both can still decide that.
+    /// Says whether that is under way ([`Groups::is_departing`]).
+    pub fn depart(&mut self, now_ns: u64) -> bool {
+        // Of a durable one the disk has everything; if both left, the log would be dropped.
+        let can_leave = |group: &&mut Group| group.stage == Stage::Running && !group.leaves && !group.plan.durable;
+        for group in self.groups.values_mut().filter(can_leave) {
+            let is_one_of_two = |log: &Log| log.is_running() && log.kind() == Kind::Raft && log.members().len() == 2;
+            if let Some(member) = group.member.as_mut().filter(|member| is_one_of_two(member.log())) {
+                // Where nothing is decided now, the others find out as behind a crash.
+                group.departs = member.leave(now_ns).is_ok();
+            }
+        }
+        self.settle(now_ns);
+        self.is_departing()
+    }
+
+    /// A member of this node has not left yet.
+    #[must_use]
+    pub fn is_departing(&self) -> bool {
+        self.groups.values().any(|group| group.departs && group.member.is_some())
     }
 
     /// This node's members may have been given up by the others: they do nothing from now on, and join again as new ones. Those that
@@ -3243,8 +3296,8 @@ impl Groups {
         let (alive, needed) = (all.iter().filter(is_alive).count(), all.len() / 2 + 1);
         (alive < needed).then(|| {
             format!(
-                "{alive} of its {} members live, and raft decides by {needed}: nothing is decided until more are back, or this host gives \
-                 its member up (fide group leave --force)",
+                "{alive} of its {} members live, and raft decides by {needed}: nothing is decided until more are back. A member whose agent was \
+                 started again has lost its vote; where too many have, or are gone for good, fide group resume on one host goes on with its log",
                 all.len()
             )
         })
@@ -3745,7 +3798,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
         group.setbacks = if is_soon { (group.setbacks + 1).min(TROUBLED_MAX) } else { 0 };
         let is_troubled = group.troubled.values().any(|trouble| now_ns < trouble.since_ns.saturating_add(TROUBLED_NS));
         let doublings = if !is_troubled { group.setbacks.min(SETBACKS_MAX) } else { group.setbacks };
-        group.join_at_ns = now_ns.saturating_add(REJOIN_NS << doublings);
+        group.join_at_ns = if group.departs { u64::MAX } else { now_ns.saturating_add(REJOIN_NS << doublings) };
     }
 }
 
