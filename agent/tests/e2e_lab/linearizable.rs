@@ -218,7 +218,7 @@ fn takes_writes(of: &Servers) {
 
 /// The group goes on with another engine, while commands come in.
 fn switch(of: &Servers, round: u32, policy: &str) -> String {
-    let engines: &[&str] = if policy != "trust-contract" { &["hsuc", "huc"] } else { &["lowi", "hsuc", "huc"] };
+    let engines: &[&str] = if policy != "trust-contract" { &["hsuc", "huc"] } else { &["lowi", "raft", "hsuc", "huc"] };
     let engine = engines[round as usize % engines.len()];
     let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
     let told = of.w.ask(1, &Request::Group { order });

@@ -177,7 +177,11 @@ mod tests {
     fn led(entries: u64) -> (Copies, Course, Instant) {
         let (mut course, now) = (Course::default(), Instant::now());
         let mut copies = Copies::new(now);
-        apply(&mut course, 1, Proposal::Lead { term: 1, lease_ms: 0, zone: "", host: "h1", address: "h1:6379" });
+        apply(
+            &mut course,
+            1,
+            Proposal::Lead { term: 1, is_listed: false, lease_ms: 0, zone: "", host: "h1", address: "h1:6379" },
+        );
         holds(&mut course, 2, 0);
         holds(&mut course, 3, 0);
         copies.has_leader();

@@ -67,6 +67,8 @@ pub enum Proposal<'a> {
     Lead {
         /// The term that begins.
         term: u64,
+        /// It was on the list of servers when it proposed that: void if it is not any more.
+        is_listed: bool,
         /// For so long behind each of its entries nobody else is to answer; 0: it answers behind an entry only.
         lease_ms: u32,
         /// What fails together with the server's host, as its agent says; empty: it is not said.
@@ -104,8 +106,10 @@ pub enum Proposal<'a> {
     },
     /// What a server has of a former group, before any leads.
     Has {
-        /// The former group's last term; 0: how far this server goes in it is not known, if it has any data (`offset` is not 0).
+        /// The former group's last term.
         term: u64,
+        /// What this server has of it.
+        extent: Extent,
         /// Its generation; 0: nothing.
         former: u64,
         /// The bytes of its stream that this server has applied.
@@ -213,11 +217,11 @@ impl<'a> Proposal<'a> {
         let kind = take(&mut bytes, 1)?[0];
         let term = number(&mut bytes)?;
         match kind {
-            14 => {
+            14 | 16 => {
                 let lease_ms = small(&mut bytes)?;
                 let zone = prefixed(&mut bytes)?;
                 let (host, address) = place(bytes)?;
-                Some(Self::Lead { term, lease_ms, zone, host, address })
+                Some(Self::Lead { term, is_listed: kind == 16, lease_ms, zone, host, address })
             }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
             12 | 13 => {
@@ -239,9 +243,10 @@ impl<'a> Proposal<'a> {
             }
             9 => {
                 let (former, offset) = (number(&mut bytes)?, number(&mut bytes)?);
+                let extent = Extent::read(take(&mut bytes, 1)?[0])?;
                 let set = prefixed(&mut bytes)?;
                 let (host, address) = place(bytes)?;
-                Some(Self::Has { term, former, offset, set, host, address })
+                Some(Self::Has { term, extent, former, offset, set, host, address })
             }
             10 => {
                 let why = prefixed(&mut bytes)?;
@@ -260,8 +265,8 @@ impl<'a> Proposal<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         match *self {
-            Self::Lead { term, lease_ms, zone, host, address } => {
-                out.push(14);
+            Self::Lead { term, is_listed, lease_ms, zone, host, address } => {
+                out.push(if is_listed { 16 } else { 14 });
                 out.extend_from_slice(&term.to_le_bytes());
                 out.extend_from_slice(&lease_ms.to_le_bytes());
                 write_prefixed(out, zone);
@@ -281,9 +286,10 @@ impl<'a> Proposal<'a> {
                 write_prefixed(out, holder.zone);
                 write_place(out, holder.host, holder.address);
             }
-            Self::Has { term, former, offset, set, host, address } => {
+            Self::Has { term, extent, former, offset, set, host, address } => {
                 out.push(9);
                 [term, former, offset].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+                out.push(extent as u8);
                 write_prefixed(out, set);
                 write_place(out, host, address);
             }
@@ -356,20 +362,46 @@ pub struct Holder {
 pub struct Claim {
     former: u64,
     term: u64,
+    extent: Extent,
     offset: u64,
     set: Vec<String>,
     address: String,
 }
 
 impl Claim {
-    /// It led last: what was answered is on its disk, if on any.
+    /// It led last: what was answered it has, if anybody.
     fn has_led(&self) -> bool {
         self.set.first() == Some(&self.address)
     }
 
-    /// It was a server of that group, and has no data any more.
-    const fn is_empty(&self) -> bool {
-        self.term == 0 && self.offset == 0
+    /// How far it goes is known.
+    const fn is_known(&self) -> bool {
+        matches!(self.extent, Extent::Memory | Extent::Log)
+    }
+}
+
+/// What a server has of a former group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Its data were lost, or it never had any.
+    Empty = 0,
+    /// Data of a snapshot (RDB), of which nobody knows how far they go.
+    Unknown = 1,
+    /// What its log (AOF) had, at least as far as is said.
+    Log = 2,
+    /// It has run since, and goes exactly so far.
+    Memory = 3,
+}
+
+impl Extent {
+    const fn read(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Empty,
+            1 => Self::Unknown,
+            2 => Self::Log,
+            3 => Self::Memory,
+            _ => return None,
+        })
     }
 }
 
@@ -378,7 +410,8 @@ impl Claim {
 pub enum Heir {
     /// No server has anything of a former group.
     None,
-    /// Servers of the former group's last in-sync set have not spoken: those at these addresses. Nobody is missing: no server knows how far it goes.
+    /// Servers of the former group's last in-sync set have not spoken: those at these addresses.
+    /// Nobody is missing: no server knows how far it goes.
     Waits(Vec<String>),
     /// This client has the most.
     Is(u64),
@@ -473,7 +506,9 @@ impl Course {
             Some(Proposal::Holds { holder, .. }) if !is_place(holder.host, holder.address) || !is_zone(holder.zone) => {
                 Meaning::Malformed
             }
-            Some(Proposal::Lead { term, lease_ms, zone, host, address }) if term == self.term.saturating_add(1) => {
+            // It was cut off when it proposed that, and the others went on without it since.
+            Some(Proposal::Lead { is_listed: true, .. }) if !self.holders.contains_key(&client) => Meaning::Void,
+            Some(Proposal::Lead { term, lease_ms, zone, host, address, .. }) if term == self.term.saturating_add(1) => {
                 self.term = term;
                 self.leader =
                     Some(Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() });
@@ -540,7 +575,7 @@ impl Course {
             Some(Proposal::Out { term, client: which }) if leads && term == self.term || which == client => {
                 if self.holders.remove(&which).is_some() { Meaning::Out { client: which } } else { Meaning::Void }
             }
-            Some(Proposal::Has { term, former, offset, set, host, address }) if self.term == 0 => {
+            Some(Proposal::Has { term, extent, former, offset, set, host, address }) if self.term == 0 => {
                 let set: Vec<String> = set.lines().map(str::to_owned).collect();
                 let is_set = set.len() <= HOLDERS_MAX + 1 && set.iter().all(|address| is_address(address));
                 if !is_place(host, address) || !is_set {
@@ -550,7 +585,7 @@ impl Course {
                     return Meaning::Void;
                 }
                 self.claims.retain(|_, other| other.address != address);
-                self.claims.insert(client, Claim { former, term, offset, set, address: address.into() });
+                self.claims.insert(client, Claim { former, term, extent, offset, set, address: address.into() });
                 Meaning::Claims { client }
             }
             Some(Proposal::Resign { term }) if term == self.term && leads => {
@@ -588,24 +623,39 @@ impl Course {
         self.offset.map(|offset| offset.saturating_sub(self.cut))
     }
 
-    /// Who is to lead first: of the newest former group, who has the most of its last term.
+    /// Who is to lead first: of the newest former group, who led its last term, or has the most of
+    /// it. All that were in sync then must have spoken, and must know how far they go.
     #[must_use]
     pub fn heir(&self) -> Heir {
         let newest = self.claims.values().map(|claim| claim.former).max().unwrap_or(0);
         let of_newest = || self.claims.iter().filter(|(_, claim)| claim.former == newest);
-        let Some((client, most)) =
-            of_newest().max_by_key(|(client, claim)| (claim.term, claim.offset, claim.has_led(), **client))
-        else {
-            return Heir::None;
-        };
         if newest == 0 {
             return Heir::None;
         }
-        // Whose data are lost says nothing of what others had.
-        let counts = |claim: &Claim| !claim.is_empty() || most.is_empty();
-        let has_spoken = |address: &String| of_newest().any(|(_, claim)| claim.address == *address && counts(claim));
-        let missing: Vec<String> = most.set.iter().filter(|address| !has_spoken(address)).cloned().collect();
-        if missing.is_empty() && (most.term > 0 || most.is_empty()) { Heir::Is(*client) } else { Heir::Waits(missing) }
+        let last = of_newest().map(|(_, claim)| claim.term).max().unwrap_or(0);
+        let of_last = || of_newest().filter(|(_, claim)| claim.term == last);
+        // Whose data are lost says nothing of what others had, unless all have lost theirs.
+        let is_lost = of_newest().all(|(_, claim)| claim.extent == Extent::Empty);
+        let has_spoken =
+            |address: &&String| of_newest().any(|(_, claim)| claim.address == **address && (claim.is_known() || is_lost));
+        // Who led has decided who was in the set last.
+        let of_leader = of_last().find(|(_, claim)| claim.has_led());
+        let sets: BTreeSet<&String> = match of_leader {
+            Some((_, claim)) => claim.set.iter().collect(),
+            None => of_last().flat_map(|(_, claim)| &claim.set).collect(),
+        };
+        let missing: Vec<String> = sets.into_iter().filter(|address| !has_spoken(address)).cloned().collect();
+        let able = of_last().filter(|(_, claim)| claim.is_known() || is_lost);
+        match able.max_by_key(|(client, claim)| (claim.has_led(), claim.offset, **client)) {
+            Some((client, _)) if missing.is_empty() => Heir::Is(*client),
+            _ if of_last().any(|(_, claim)| claim.is_known()) => Heir::Waits(missing),
+            _ => Heir::Waits(Vec::new()),
+        }
+    }
+
+    /// The addresses of the servers that have said what they have of a former group.
+    pub fn claimants(&self) -> impl Iterator<Item = &String> {
+        self.claims.values().map(|claim| &claim.address)
     }
 
     /// The addresses of the in-sync set, one a line.
@@ -734,7 +784,7 @@ mod tests {
     }
 
     fn lead(term: u64) -> Vec<u8> {
-        written(Proposal::Lead { term, lease_ms: 100, zone: "", host: "h1", address: "10.0.0.1:6379" })
+        written(Proposal::Lead { term, is_listed: false, lease_ms: 100, zone: "", host: "h1", address: "10.0.0.1:6379" })
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
@@ -790,7 +840,7 @@ mod tests {
         let before = course.clone();
         let of = |host: &str, address: &str| {
             let mut out = Vec::new();
-            Proposal::Lead { term: 2, lease_ms: 0, zone: "", host, address }.write(&mut out);
+            Proposal::Lead { term: 2, is_listed: false, lease_ms: 0, zone: "", host, address }.write(&mut out);
             out
         };
         for address in ["", "h2", "h2:", ":6379", "h2:0", "h2:65536", "h2:6379\r\n+OK", "h 2:6379", "h2:6379 ", "é:6379"] {
@@ -870,7 +920,7 @@ mod tests {
         let mut course = Course::default();
         let lead = |zone| {
             let mut out = Vec::new();
-            Proposal::Lead { term: 1, lease_ms: 0, zone, host: "h1", address: "10.0.0.1:6379" }.write(&mut out);
+            Proposal::Lead { term: 1, is_listed: false, lease_ms: 0, zone, host: "h1", address: "10.0.0.1:6379" }.write(&mut out);
             out
         };
         assert_eq!(course.apply(11, 1, &lead("r 1")), Meaning::Malformed);
@@ -892,11 +942,12 @@ mod tests {
     #[test]
     fn of_a_former_group_who_has_the_most_leads_when_all_of_its_last_set_have_spoken() {
         let mut course = Course::default();
-        let has = |server: u32, former: u64, term: u64, offset: u64, set: &[u32]| {
+        let says = |extent: Extent, server: u32, former: u64, term: u64, offset: u64, set: &[u32]| {
             let at = |server: &u32| format!("10.0.0.{server}:6379");
             let (set, address) = (set.iter().map(at).collect::<Vec<_>>().join("\n"), at(&server));
-            written(Proposal::Has { term, former, offset, set: &set, host: "h", address: &address })
+            written(Proposal::Has { term, extent, former, offset, set: &set, host: "h", address: &address })
         };
+        let has = |server, former, term, offset, set: &[u32]| says(Extent::Memory, server, former, term, offset, set);
         assert_eq!(course.heir(), Heir::None);
         course.apply(44, 4, &has(4, 0, 0, 0, &[]));
         assert_eq!(course.heir(), Heir::None, "it has nothing");
@@ -908,20 +959,29 @@ mod tests {
         assert_eq!(course.heir(), Heir::Waits(vec!["10.0.0.1:6379".into()]), "its term was an earlier one");
         course.apply(11, 1, &has(1, 7, 3, 104, &[1, 2]));
         assert_eq!(course.heir(), Heir::Is(11));
-        // Servers that were started again with the data of a snapshot do not know how far they go.
-        let mut unknown = Course::default();
-        [1u16, 2].into_iter().for_each(|n| _ = unknown.apply(u64::from(n), n, &has(n.into(), 7, 0, 0, &[1, 2])));
-        assert_eq!(unknown.heir(), Heir::Is(1), "nobody has anything");
-        [1u16, 2].into_iter().for_each(|n| _ = unknown.apply(u64::from(n), n, &has(n.into(), 7, 0, 1, &[1, 2])));
-        assert_eq!(unknown.heir(), Heir::Waits(Vec::new()));
-        unknown.apply(2, 2, &has(2, 7, 0, 0, &[1, 2]));
-        assert_eq!(unknown.heir(), Heir::Waits(vec!["10.0.0.2:6379".into()]), "what it had is lost");
-        unknown.apply(2, 2, &has(2, 7, 0, 1, &[1, 2]));
-        unknown.apply(9, 1, &has(1, 7, 1, 1, &[1, 2]));
-        unknown.apply(19, 2, &has(2, 7, 1, 1, &[1, 2]));
-        assert_eq!(unknown.heir(), Heir::Is(9), "of those that do, who led");
+        // Servers that were started again, behind the end of all: server 1 led.
+        let heir = |of: &[(Extent, u32, u64, u64, &[u32])]| {
+            let mut course = Course::default();
+            for (extent, server, term, offset, set) in of {
+                course.apply((*server).into(), 1, &says(*extent, *server, 7, *term, *offset, set));
+            }
+            course.heir()
+        };
+        use Extent::{Empty, Log, Unknown};
+        let at = |server: u32| format!("10.0.0.{server}:6379");
+        assert_eq!(heir(&[(Empty, 1, 3, 9, &[1, 2]), (Empty, 2, 3, 9, &[1, 2])]), Heir::Is(1), "nobody has anything");
+        assert_eq!(heir(&[(Log, 1, 3, 9, &[1, 2]), (Log, 2, 3, 99, &[1, 2])]), Heir::Is(1), "who led has what was answered");
+        assert_eq!(heir(&[(Log, 1, 3, 9, &[1, 2]), (Empty, 2, 3, 99, &[1, 2])]), Heir::Waits(vec![at(2)]), "its data are lost");
+        assert_eq!(heir(&[(Unknown, 1, 3, 9, &[1, 2]), (Unknown, 2, 3, 9, &[1, 2])]), Heir::Waits(Vec::new()));
+        // Who led went on alone, and has no more than a snapshot: the other one's log is not taken
+        // for all.
+        assert_eq!(heir(&[(Unknown, 1, 3, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(vec![at(1)]));
+        assert_eq!(heir(&[(Unknown, 1, 4, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(Vec::new()));
+        // A server that had left the set: it does not lead, and need not have anything.
+        assert_eq!(heir(&[(Log, 3, 3, 5, &[1, 2, 3])]), Heir::Waits(vec![at(1), at(2)]));
+        assert_eq!(heir(&[(Empty, 3, 3, 5, &[1, 2, 3]), (Log, 1, 3, 9, &[1, 2]), (Log, 2, 3, 9, &[1, 2])]), Heir::Is(1));
         for set in ["nowhere", "10.0.0.1:6379\r\n:"] {
-            let hostile = Proposal::Has { term: 3, former: 9, offset: 0, set, host: "h", address: "h:1" };
+            let hostile = Proposal::Has { term: 3, extent: Extent::Log, former: 9, offset: 0, set, host: "h", address: "h:1" };
             assert_eq!(course.clone().apply(66, 6, &written(hostile)), Meaning::Malformed, "{set:?}");
         }
         course.apply(11, 1, &lead(1));

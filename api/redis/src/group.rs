@@ -3,10 +3,9 @@
 
 use crate::clocks::Clocks;
 use crate::copies::Copies;
-use crate::course::{Course, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
+use crate::course::{Course, Extent, Heir, Holder, HolderRef, Leader, Meaning, Proposal, WHY_MAX};
 use crate::feed::{Feed, MEMORY_MAX};
 use crate::gate::{LEASE, now_ns};
-use crate::lineage;
 use crate::replication::{self, Counted, Followed, Sync};
 use crate::shared::{Former, Role, Server, Shared, ToGroup, ToServer};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
@@ -65,6 +64,10 @@ const KNOWN_AFTER: Duration = Duration::from_millis(50);
 /// Why such a server is not in sync.
 const NOT_EXECUTED: &str = "this server could not execute a command of the leader's stream (its log has the error), so that its data are not the \
                             leader's: rename-command, modules and versions must be the same on all servers; start it again then";
+/// A leader that is not observed any more is passed over so long behind its last entry, and no
+/// sooner than so long behind the last change.
+const PASSED_OVER_AFTER: Duration = Duration::from_millis(50);
+const PASSED_OVER_AGAIN: Duration = Duration::from_secs(2);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -191,13 +194,20 @@ pub struct Worker {
     told_ended: BTreeSet<u64>,
     /// Of the same: which do not go on; the node and the number of each one's process; whose end was seen when it was asked for, since when.
     hung: BTreeSet<u64>,
-    /// Of the same: whose host is silent, or its agent gone. A group that decides by a majority goes on without them, and keeps them as members.
+    /// Of the same: whose host is silent, or its agent gone. A group that decides by a majority
+    /// goes on without them, and keeps them as members.
     unobserved: BTreeSet<u64>,
-    /// The group decides by a majority (engine `raft`), as was asked when somebody was unobserved last.
-    by_majority: Option<bool>,
-    looked_at_unobserved: Instant,
-    /// The term, and how many copies there were, when the in-sync set was written down last.
-    kept_set: (u64, u64),
+    /// The group decides by a majority (engine `raft`), as was asked when somebody was unobserved
+    /// last.
+    by_majority: bool,
+    looked_at_unobserved: Option<Instant>,
+    /// When something of a leader's stream was decided, and when somebody began to lead.
+    streamed_at: Instant,
+    /// The term in which this server was last taken off the list.
+    struck_off_in: u64,
+    led_at: Option<Instant>,
+    /// The term and the in-sync set that were written down last.
+    kept_set: (u64, String),
     /// Nothing is decided: the agent was asked why.
     asked_stall: Option<(Instant, mpsc::Receiver<Result<GroupStatus, String>>)>,
     instances: BTreeMap<u64, (u32, u32)>,
@@ -426,10 +436,13 @@ impl Worker {
             told_ended: BTreeSet::new(),
             hung: BTreeSet::new(),
             unobserved: BTreeSet::new(),
-            by_majority: None,
+            by_majority: false,
             asked_stall: None,
-            looked_at_unobserved: Instant::now(),
-            kept_set: (0, 0),
+            looked_at_unobserved: None,
+            streamed_at: Instant::now(),
+            struck_off_in: 0,
+            led_at: None,
+            kept_set: (0, String::new()),
             instances: BTreeMap::new(),
             seen_ended: BTreeMap::new(),
             gap_since: None,
@@ -511,7 +524,13 @@ impl Worker {
         }
         let offset = self.shared.applied.load(Ordering::Acquire);
         let has_all = is_whole && whole.is_none_or(|whole| offset >= whole);
-        (has_all && self.course.term > 0).then(|| Former { generation, term: self.course.term, offset, set: self.course.set() })
+        (has_all && self.course.term > 0).then(|| Former {
+            generation,
+            term: self.course.term,
+            extent: Extent::Memory,
+            offset,
+            set: self.course.set(),
+        })
     }
 
     /// Before a server leads: what this one has of a former group.
@@ -526,16 +545,17 @@ impl Worker {
         let generation = self.shared.generation.load(Ordering::Relaxed);
         self.former = self.former.take().or(on_disk).filter(|former| former.generation != generation);
         let (host, address) = (self.host.clone(), self.address());
-        let nothing = Former { generation: 0, term: 0, offset: 0, set: String::new() };
-        let Former { generation, term, offset, set } = self.former.clone().unwrap_or(nothing);
-        self.propose(Proposal::Has { term, former: generation, offset, set: &set, host: &host, address: &address })
+        let nothing = Former { generation: 0, term: 0, extent: Extent::Empty, offset: 0, set: String::new() };
+        let Former { generation, term, extent, offset, set } = self.former.clone().unwrap_or(nothing);
+        self.propose(Proposal::Has { term, extent, former: generation, offset, set: &set, host: &host, address: &address })
     }
 
     /// Whether this server may ask to lead first.
     fn is_first(&mut self) -> bool {
         match self.course.heir() {
-            Heir::Is(client) => client == self.group.client(),
-            Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
+            Heir::Is(client) if client != self.group.client() => false,
+            // Somebody may have more to say.
+            Heir::Is(_) | Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
             Heir::Waits(missing) if missing.is_empty() => {
                 let what = "the group has begun anew, and each of its servers has the data of its last snapshot: FIDE LEAD FORCE on the one whose data \
                             shall stay (INFO keyspace, INFO persistence); with appendonly yes no person is asked";
@@ -604,6 +624,7 @@ impl Worker {
         while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
             self.verdict(&event);
         }
+        self.look_at_stalls()?;
         self.look_again();
         self.look_at_unobserved();
         self.claim()?;
@@ -614,7 +635,6 @@ impl Worker {
         self.say_what_fails()?;
         self.take_off_the_list()?;
         self.step_down()?;
-        self.look_at_stalls()?;
         self.say_why_nobody_leads();
         self.keep_set();
         self.show();
@@ -742,7 +762,7 @@ impl Worker {
         }
         let is_stuck = match &self.state {
             State::Nothing { .. } => true,
-            State::TakingOver { since, .. } => since.elapsed() >= TAKE_OVER_MAX,
+            State::TakingOver { since, .. } => since.elapsed() >= TAKE_OVER_MAX || self.has_not_executed(),
             _ => false,
         };
         if self.is_own() && !self.course.resigned && is_stuck && self.resigned_term < self.course.term {
@@ -776,6 +796,8 @@ impl Worker {
             // Its main thread could not take over.
             _ if self.moved.elapsed() >= HANGS_AFTER && headless < HANGS_LONG => false,
             // Who has much to apply lets others ask first.
+            // It says first that it has everything.
+            State::Following { .. } if self.is_struck_off() => false,
             State::Following { feed, .. } if self.is_in_sync() => {
                 let to_apply = feed.whole().unwrap_or(0).saturating_sub(self.shared.applied.load(Ordering::Acquire));
                 to_apply <= TO_APPLY_MAX || headless >= LEAD_AGAIN
@@ -793,30 +815,39 @@ impl Worker {
             let (host, address) = (self.host.clone(), self.address());
             let lease_ms = if self.shared.has_lease.load(Ordering::Acquire) { LEASE.as_millis() as u32 } else { 0 };
             let zone = self.zone();
-            self.propose(Proposal::Lead { term, lease_ms, zone: &zone, host: &host, address: &address })?;
+            let is_listed = !is_forced && self.course.holders.contains_key(&self.group.client());
+            self.propose(Proposal::Lead { term, is_listed, lease_ms, zone: &zone, host: &host, address: &address })?;
         }
         Ok(())
     }
 
-    /// By a majority a leader that is not observed any more is replaced, whether it lives or not: what it proposes later is void, and its lease is waited
-    /// for. The other engines say themselves who is no member any more.
+    /// By a majority a leader that is not observed any more is replaced, whether it lives or not:
+    /// what it proposes later is void, and its lease is waited for. The other engines say
+    /// themselves who is no member any more. Not if something of it has just come by others, nor
+    /// again and again where hosts do not hear each other.
     fn is_passed_over(&self, client: u64) -> bool {
-        self.by_majority == Some(true) && self.unobserved.contains(&client)
+        self.by_majority
+            && self.unobserved.contains(&client)
+            && self.streamed_at.elapsed() >= PASSED_OVER_AFTER
+            && self.led_at.is_none_or(|at| at.elapsed() >= PASSED_OVER_AGAIN)
+    }
+
+    /// In this term the group went on without this server, and it has not come back to the list.
+    fn is_struck_off(&self) -> bool {
+        self.struck_off_in == self.course.term && !self.course.holders.contains_key(&self.group.client())
     }
 
     /// Whether those that are not observed are so still, and what that means.
     fn look_at_unobserved(&mut self) {
-        if self.unobserved.is_empty() {
-            self.by_majority = None;
+        if self.unobserved.is_empty() || matches!(self.state, State::Leading { .. }) {
             return;
         }
-        if self.by_majority.is_some() && self.looked_at_unobserved.elapsed() < AGAIN {
+        if self.looked_at_unobserved.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
-        self.looked_at_unobserved = Instant::now();
-        if self.by_majority.is_none() {
-            self.by_majority = status(self.settings.socket.as_deref(), &self.settings.group).ok().map(|of| of.engine == "raft");
-        }
+        self.looked_at_unobserved = Some(Instant::now());
+        let engine = status(self.settings.socket.as_deref(), &self.settings.group).map(|of| of.engine);
+        self.by_majority = engine.is_ok_and(|engine| engine == "raft");
         self.monitor();
     }
 
@@ -912,7 +943,8 @@ impl Worker {
             ),
             // Others may lead, whom no majority hears here.
             Ok(Ok(of)) if of.engine == "raft" => format!("nothing was decided for {} s: {}", STALLED.as_secs(), of.why),
-            // Where others decide nothing either (a fence or a witness is waited for), nobody would lead.
+            // Where others decide nothing either (a fence or a witness is waited for), nobody would
+            // lead.
             Ok(_) => {
                 (self.decided_at, self.asked_stall) = (Instant::now(), None);
                 return Ok(());
@@ -1078,6 +1110,17 @@ impl Worker {
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
                 let is_stream = matches!(meaning, Meaning::Decided { .. } | Meaning::Leads);
+                let is_led = matches!(meaning, Meaning::Leads);
+                if is_stream {
+                    self.streamed_at = Instant::now();
+                }
+                if is_led {
+                    self.led_at = Some(Instant::now());
+                }
+                if matches!(meaning, Meaning::Void) && entry.client == self.group.client() {
+                    // If it was a word to lead: another one may follow.
+                    self.asked_term = self.asked_term.min(self.course.term);
+                }
                 match meaning {
                     Meaning::Leads => self.was_led(former),
                     Meaning::Resigned => self.resigned = Some(entry.client),
@@ -1101,6 +1144,10 @@ impl Worker {
                     Meaning::Claims { .. } | Meaning::Fails => {}
                 }
                 self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
+                if is_led {
+                    // What lay on this server's disk when it began is of no interest any more.
+                    *self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(None);
+                }
                 let leads = self.is_own();
                 self.copies.read(&self.course, entry.index, entry.bytes.len(), is_stream, leads, Instant::now());
                 if leads && let Some(dropped) = self.copies.to_drop(&self.course) {
@@ -1280,6 +1327,7 @@ impl Worker {
     fn is_out(&mut self, client: u64) {
         if client == self.group.client() {
             self.said = None;
+            self.struck_off_in = self.course.term;
         }
     }
 
@@ -1359,9 +1407,7 @@ impl Worker {
             return Ok(());
         }
         let (members, ended) = (&self.members, &self.ended);
-        let passed_over: BTreeSet<u64> = self.unobserved.iter().copied().filter(|client| self.is_passed_over(*client)).collect();
-        let is_gone =
-            |client: u64, member: u16| ended.contains(&client) || !members.contains(&member) || passed_over.contains(&client);
+        let is_gone = |client: u64, member: u16| ended.contains(&client) || !members.contains(&member);
         let term = self.course.term;
         for client in self.copies.to_take_off(&self.course, is_gone, self.settings.lag_max, Instant::now()) {
             if let Some(holder) = self.course.holders.get(&client) {
@@ -1512,15 +1558,16 @@ impl Worker {
         let holders = self.course.holders.iter().map(|(client, holder)| (*client, holder.host.clone()));
         let own = self.group.client();
         let watched: Vec<(u64, String)> = leader.chain(holders).filter(|(client, _)| *client != own).collect();
+        let now = Instant::now();
+        self.leases.retain(|lease| lease.until > now);
+        self.unobserved.retain(|client| watched.iter().any(|(of, _)| of == client));
         let is_known =
             |client: &u64| watched.iter().any(|(of, _)| of == client) || self.leases.iter().any(|lease| lease.client == *client);
         self.ended.retain(is_known);
         self.told_ended.retain(is_known);
         self.hung.retain(is_known);
-        self.unobserved.retain(is_known);
         self.instances.retain(|client, _| is_known(client));
         self.seen_ended.retain(|client, _| is_known(client));
-        let now = Instant::now();
         for (client, host) in watched {
             let target = format!("{}@{host}", self.settings.name);
             let Ok(monitored) = self.fide.monitor(&target, Resources::default()) else { continue };
@@ -1530,10 +1577,11 @@ impl Worker {
             if monitored.state != Some(TargetState::Hung) {
                 self.hung.remove(&client);
             }
-            if monitored.state == Some(TargetState::Unobserved) {
-                self.unobserved.insert(client);
-            } else {
-                self.unobserved.remove(&client);
+            match monitored.state {
+                Some(TargetState::Unobserved) => _ = self.unobserved.insert(client),
+                Some(TargetState::Alive | TargetState::Hung | TargetState::Ended) => _ = self.unobserved.remove(&client),
+                // An agent that was just started knows nothing of it yet.
+                _ => {}
             }
             if monitored.state != Some(TargetState::Ended) {
                 // What ended was another one of that name.
@@ -1590,26 +1638,22 @@ impl Worker {
         }
     }
 
-    /// Who had all data last, if this server was one of them: for when all servers and agents have ended.
+    /// Who had all data last, if this server was one of them: for when all servers and agents have
+    /// ended. It is written by another thread.
     fn keep_set(&mut self) {
         let is_one = matches!(self.state, State::Leading { .. })
             || self.course.holders.get(&self.group.client()).is_some_and(|own| own.is_whole);
-        let (term, copies) = (self.course.term, self.course.in_sync());
-        if !is_one || self.kept_set == (term, copies) {
+        if !is_one {
             return;
         }
-        let generation = self.shared.generation.load(Ordering::Relaxed);
-        let former = Former { generation, term, offset: self.course.offset.unwrap_or(0), set: self.course.set() };
-        match lineage::write(&self.settings.lineage, &former) {
-            Ok(()) => self.kept_set = (term, copies),
-            Err(e) if self.kept_set == (0, 0) => {
-                self.kept_set = (0, u64::MAX); // said once
-                let what =
-                    format!("{}: {e}: behind a restart of all servers an operator is asked", self.settings.lineage.display());
-                self.shared.to_server.push(ToServer::Warn(what));
-            }
-            Err(_) => {}
+        let (term, set) = (self.course.term, self.course.set());
+        if self.kept_set == (term, set.clone()) {
+            return;
         }
+        self.kept_set = (term, set.clone());
+        let generation = self.shared.generation.load(Ordering::Relaxed);
+        let offset = self.course.offset.unwrap_or(0);
+        let _ = self.shared.lineages.send(Former { generation, term, extent: Extent::Log, offset, set });
     }
 
     fn show(&self) {
@@ -1646,9 +1690,14 @@ impl Worker {
             |(address, why): (&String, &String)| Server { address: address.clone(), trouble: why.clone(), ..Server::default() };
         let is_listed = |address: &String| self.course.holders.values().any(|holder| holder.address == *address);
         let holders = self.course.holders.iter().map(|(client, holder)| of(client, holder));
-        seen.servers = holders.chain(self.course.fails.iter().filter(|(address, _)| !is_listed(address)).map(failing)).collect();
+        let fails = self.course.fails.iter().filter(|(address, _)| !is_listed(address)).map(failing);
+        let claims = self.course.claimants().map(|address| Server { address: address.clone(), ..Server::default() });
+        seen.servers = holders.chain(fails).chain(claims).collect();
         self.shared.copies.store(seen.copies, Ordering::Relaxed);
         self.shared.zones.store(seen.zones, Ordering::Relaxed);
+        if seen.own.is_empty() {
+            seen.own = self.address();
+        }
         let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
         if seen.leader != leader {
             leader.clone_into(&mut seen.leader);

@@ -1,4 +1,5 @@
-//! The file beside a server's data that says of which group they are, and which servers had all of them last: `fide-GROUP.generation`.
+//! The file beside a server's data that says of which group they are, and which servers had all of
+//! them last: `fide-GROUP.generation`.
 //!
 //! ```text
 //! 1764393000000000000        which group (its generation)
@@ -8,20 +9,22 @@
 //! ```
 //! Behind the first line it may end: releases before wrote no more.
 
+use crate::course::Extent;
 use crate::shared::Former;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 /// What the file says; nothing if it is none.
 #[must_use]
 pub fn read(path: &Path) -> Option<Former> {
-    parse(&std::fs::read_to_string(path).ok()?)
+    parse(&fs::read_to_string(path).ok()?)
 }
 
 fn parse(text: &str) -> Option<Former> {
     let mut lines = text.lines();
     let generation = lines.next()?.trim().parse().ok().filter(|generation| *generation != 0)?;
-    let mut former = Former { generation, term: 0, offset: 0, set: String::new() };
+    let mut former = Former { generation, term: 0, extent: Extent::Unknown, offset: 0, set: String::new() };
     let mut words = lines.next().unwrap_or_default().split(' ');
     if let (Some("set"), Some(term), Some(offset), None) = (words.next(), words.next(), words.next(), words.next())
         && let (Ok(term), Ok(offset)) = (term.parse(), offset.parse())
@@ -31,16 +34,20 @@ fn parse(text: &str) -> Option<Former> {
     Some(former)
 }
 
-/// Writes it; whoever reads meanwhile reads the former one.
+/// Writes it, and has it on disk then; whoever reads meanwhile reads the former one.
 ///
 /// # Errors
 /// Of the disk.
 pub fn write(path: &Path, former: &Former) -> io::Result<()> {
-    let Former { generation, term, offset, set } = former;
+    let Former { generation, term, offset, set, .. } = former;
     let new = path.with_extension("generation.new");
     let text = if *term == 0 { format!("{generation}\n") } else { format!("{generation}\nset {term} {offset}\n{set}\n") };
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, path)
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]
@@ -52,7 +59,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fide-orders.generation");
         assert!(read(&path).is_none());
-        let former = Former { generation: 7, term: 3, offset: 99, set: "10.0.0.1:6379\n10.0.0.2:6379".into() };
+        let former =
+            Former { generation: 7, term: 3, extent: Extent::Log, offset: 99, set: "10.0.0.1:6379\n10.0.0.2:6379".into() };
         write(&path, &former).unwrap();
         let read_again = read(&path).unwrap();
         assert_eq!((read_again.generation, read_again.term, read_again.offset), (7, 3, 99));

@@ -175,7 +175,7 @@ mod tests {
     fn a_client_that_says_nothing_keeps_nobody_out_for_long() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        std::thread::spawn(move || run(&listener, "g", &Shared::new().unwrap(), || (true, false)));
+        std::thread::spawn(move || run(&listener, "g", &Shared::new(std::sync::mpsc::channel().0).unwrap(), || (true, false)));
         let ask = |request: &[u8]| {
             let mut client = TcpStream::connect(at).unwrap();
             client.write_all(request).unwrap();

@@ -7,7 +7,7 @@
 use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text};
 use crate::calls;
 use crate::commands::{self, Kind};
-use crate::course::is_address;
+use crate::course::{Extent, is_address};
 use crate::group::{self, Place, Settings};
 use crate::lineage;
 use crate::metrics;
@@ -15,13 +15,13 @@ use crate::reads::Access;
 use crate::replication::{self, Account, Accounts};
 use crate::shared::{self, Former, Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{c_char, c_int, c_void};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// This module, as the server calls it.
@@ -34,6 +34,9 @@ const CHECK: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 /// And whether it could execute everything.
 const LOOK_AT_ERRORS: Duration = Duration::from_millis(100);
+/// Other servers that are asked how many keys they have before this one leads by force: each may
+/// take half a second.
+const ASKED_MAX: usize = 4;
 /// Commands that are kept in mind.
 const KINDS_MAX: usize = 4096;
 /// Bytes of its stream that a server keeps at least.
@@ -78,7 +81,7 @@ struct Server {
     looked: Instant,
     /// The same, for commands of the stream that it could not execute.
     looked_at_errors: Instant,
-    /// Of those, how many there were when it began to follow.
+    /// How many there were then.
     errors_before: u64,
     /// When it was looked as what it comes to others.
     asked: Instant,
@@ -288,7 +291,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
             .map_err(|e| format!("metrics {at}: {e}: an address and a free port of this host, such as 127.0.0.1:9434"))
     });
     let listener = listener.transpose()?;
-    let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;
+    let (lineages, to_write) = mpsc::channel();
+    let new = Shared::new(lineages).map_err(|e| format!("eventfd: {e}"))?;
     let shared = SHARED.get_or_init(|| Arc::new(new));
     // Whole copies begin at once; nobody waits for more servers that might want one.
     drop(api.call("CONFIG", &["SET", "repl-diskless-sync-delay", "0"]));
@@ -359,6 +363,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         }
     };
     thread.spawn(run).map_err(|e| format!("no thread: {e}"))?;
+    let keeper = std::thread::Builder::new().name("fide-lineage".into());
+    keeper.spawn(move || to_write.iter().for_each(|former| write_lineage(&former))).map_err(|e| format!("no thread: {e}"))?;
     if let (Some(listener), Some(settings)) = (listener, SETTINGS.get()) {
         let thread = std::thread::Builder::new().name("fide-metrics".into());
         let of_server = || (self::shared().is_leading.load(Ordering::Relaxed), is_short_of_copies());
@@ -405,8 +411,9 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
     }
 }
 
-/// Writes are refused from now on, or taken again. Redis itself refuses them then, too, as for want of replicas: the filter sees one command after the
-/// other, and a transaction is to be executed whole or not at all.
+/// Writes are refused from now on, or taken again. Redis itself refuses them then, too, as for want
+/// of replicas: the filter sees one command after the other, and a transaction is to be executed
+/// whole or not at all.
 fn refuse_writes(lacks_copies: bool) {
     if main().lacks_copies.replace(lacks_copies) == lacks_copies {
         return;
@@ -509,6 +516,7 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
         // What the leader has sent, and clients are refused.
         if let Some(error) = api.call_with(&String::from_utf8_lossy(name), &words[2..]).error() {
             main().api.log(c"warning", &format!("{} of the leader is answered by {error}", String::from_utf8_lossy(name)));
+            shared().not_executed.fetch_add(1, Ordering::AcqRel);
         }
         return api.status("OK");
     }
@@ -578,16 +586,25 @@ fn look_at_applied() -> Option<u64> {
     applied
 }
 
-/// A command of the stream that this server cannot execute (renamed, of a module that it has not): its data are others from there on.
+/// A command of the stream that this server cannot execute (renamed, of a module that it has not):
+/// its data are others from there on.
 fn look_at_errors() {
     if main().is_idle.get() || !main().is_replica.get() || with(|s| s.looked_at_errors.elapsed() < LOOK_AT_ERRORS) {
         return;
     }
-    let before = with(|s| {
+    count_errors();
+}
+
+fn count_errors() {
+    let errors = errors_of_the_stream();
+    let more = with(|s| {
         s.looked_at_errors = Instant::now();
-        s.errors_before
+        // `CONFIG RESETSTAT` counts from 0 again.
+        let more = errors.checked_sub(s.errors_before).unwrap_or(errors);
+        s.errors_before = errors;
+        more
     });
-    shared().not_executed.store(errors_of_the_stream().saturating_sub(before), Ordering::Release);
+    shared().not_executed.fetch_add(more, Ordering::AcqRel);
 }
 
 /// Replies with errors to what is no client's, as Redis 7 counts them.
@@ -694,17 +711,20 @@ fn has_data() -> bool {
     main().api.call("INFO", &["keyspace"]).tree().text().contains("keys=")
 }
 
-/// Once all data were loaded: of which group they are, and how far they go. Only a log of every write says that.
+/// Once all data were loaded: of which group they are, and how far they go. Only a log of every
+/// write says that.
 fn look_at_disk() {
     if shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
         return;
     }
     let former = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage));
     let (has_data, has_log) = (has_data(), setting(main().api, "appendonly") == "yes");
-    let former = former.map(|former| match (has_data, has_log) {
-        (true, true) => former,
-        (has_data, _) => Former { term: 0, offset: has_data.into(), ..former },
-    });
+    let extent = match (has_data, has_log) {
+        (false, _) => Extent::Empty,
+        (true, true) => Extent::Log,
+        (true, false) => Extent::Unknown,
+    };
+    let former = former.map(|former| Former { extent, ..former });
     *shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
     shared().to_group.bell.ring();
 }
@@ -715,17 +735,18 @@ fn keep_lineage() {
     if with(|s| s.replaceable.replace(generation)) == Some(generation) {
         return;
     }
+    let former = Former { generation, term: 0, extent: Extent::Unknown, offset: 0, set: String::new() };
+    let _ = shared().lineages.send(former);
+}
+
+/// By a thread of its own: the disk may be slow.
+fn write_lineage(former: &Former) {
     let Some(settings) = SETTINGS.get() else { return };
-    let kept = lineage::read(&settings.lineage);
-    // Who has all data is written there when it is known.
-    if kept.is_some_and(|kept| kept.generation == generation) {
-        return;
-    }
-    let former = Former { generation, term: 0, offset: 0, set: String::new() };
-    if let Err(e) = lineage::write(&settings.lineage, &former) {
-        let what =
-            format!("cannot write {}: {e}: behind a restart this server asks before it follows", settings.lineage.display());
-        main().api.log(c"warning", &what);
+    // Who has all data is written there already, or will be.
+    let is_there = former.term == 0 && lineage::read(&settings.lineage).is_some_and(|kept| kept.generation == former.generation);
+    if !is_there && let Err(e) = lineage::write(&settings.lineage, former) {
+        let path = settings.lineage.display();
+        shared().to_server.push(ToServer::Warn(format!("cannot write {path}: {e}: behind a restart an operator is asked")));
     }
 }
 
@@ -798,6 +819,10 @@ fn try_take_over() {
         return;
     }
     with(|s| s.take_over = None);
+    count_errors();
+    if shared().not_executed.load(Ordering::Acquire) > 0 {
+        return shared().to_group.bell.ring(); // its data are others than the group's
+    }
     replicate("NO", "ONE");
     shared().to_group.push(ToGroup::TookOver);
 }
@@ -848,10 +873,13 @@ fn must_not_lead(api: Api) -> Option<String> {
         );
     }
     // Who has everything that is decided drops nothing of it.
-    if !seen.leader_lives || seen.in_sync || with(|s| s.role == Role::Leads) {
+    if seen.in_sync || with(|s| s.role == Role::Leads) {
         return None;
     }
     let here = keys_in(api.call("INFO", &["keyspace"]).tree().text());
+    if !seen.leader_lives {
+        return has_more(&seen, here);
+    }
     let there = replication::ask_info(&seen.leader, &shared().accounts().of_others, "keyspace").map(|info| keys_in(&info));
     let there = there.map_or_else(|e| format!("an unknown number of keys ({e})"), |keys| format!("{keys} keys"));
     Some(format!(
@@ -859,6 +887,24 @@ fn must_not_lead(api: Api) -> Option<String> {
          here drops the data of all others",
         seen.leader
     ))
+}
+
+/// Nobody leads: another server that has more keys than this one, of those that the group knows.
+fn has_more(seen: &shared::Seen, here: u64) -> Option<String> {
+    let account = shared().accounts().of_others;
+    let others: BTreeSet<&String> = seen.servers.iter().map(|of| &of.address).chain([&seen.leader]).collect();
+    let others = others.into_iter().filter(|address| !address.is_empty() && **address != seen.own).take(ASKED_MAX);
+    let asked = others.filter_map(|address| {
+        let info = replication::ask_info(address, &account, "keyspace").ok()?;
+        Some((keys_in(&info), address))
+    });
+    let (keys, address) = asked.max()?;
+    (keys > here).then(|| {
+        format!(
+            "ERR fide: {address} has {keys} keys, and this server has {here}: FIDE LEAD FORCE there keeps those, FIDE LEAD FORCE DISCARD here drops \
+             them"
+        )
+    })
 }
 
 /// Keys of all databases, as INFO counts them.

@@ -1,5 +1,6 @@
 //! What the server's main thread and the thread of the group tell each other.
 
+use crate::course::Extent;
 use crate::gate::Gate;
 use crate::replication::Accounts;
 use fide_client::Progress;
@@ -8,7 +9,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
 
 /// A descriptor that is readable after [`Bell::ring`], until [`Bell::hush`].
 #[derive(Debug)]
@@ -156,7 +157,10 @@ pub struct Shared {
     _nobody: TcpListener,
     /// As what this module comes to servers: as their settings were a second ago, at most.
     pub accounts: Mutex<Accounts>,
-    /// What lay on this server's disk of a former group, once that was looked at: when all data were loaded.
+    /// For the thread that writes down of which group the data are ([`crate::lineage`]).
+    pub lineages: mpsc::Sender<Former>,
+    /// What lay on this server's disk of a former group, once that was looked at: when all data
+    /// were loaded.
     pub on_disk: Mutex<Option<Option<Former>>>,
     /// For INFO.
     pub seen: Mutex<Seen>,
@@ -167,9 +171,11 @@ pub struct Shared {
 pub struct Former {
     /// Which group that was.
     pub generation: u64,
-    /// Its last term; 0: how far this server goes is not known.
+    /// Its last term.
     pub term: u64,
-    /// The bytes of its stream that this server has applied, at least; where that is not known, 0 if it has no data, and 1 if it has.
+    /// What this server has of it.
+    pub extent: Extent,
+    /// The bytes of its stream that this server has applied, at least.
     pub offset: u64,
     /// Its last in-sync set, an address a line.
     pub set: String,
@@ -204,6 +210,8 @@ pub struct Seen {
     pub leader_lives: bool,
     /// The servers beside the leader.
     pub servers: Vec<Server>,
+    /// Where this server is.
+    pub own: String,
 }
 
 /// A server that follows, or should.
@@ -226,7 +234,7 @@ pub struct Server {
 impl Shared {
     /// # Errors
     /// Of `eventfd`.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(lineages: mpsc::Sender<Former>) -> io::Result<Self> {
         // Connections are taken by the kernel, and nobody says anything.
         let nobody = TcpListener::bind("127.0.0.1:0")?;
         Ok(Self {
@@ -249,6 +257,7 @@ impl Shared {
             nobody: nobody.local_addr()?.port(),
             _nobody: nobody,
             accounts: Mutex::default(),
+            lineages,
             on_disk: Mutex::default(),
             seen: Mutex::default(),
         })
