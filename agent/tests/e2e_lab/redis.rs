@@ -538,10 +538,16 @@ fn servers_that_all_ended_go_on_with_what_the_last_of_them_had_on_disk() {
     of.agree();
     // One server ends before the others, and while its log may have nothing yet.
     let early = (1..=3).find(|host| *host != leader).unwrap();
+    let names = |of: &Servers, host: u16| {
+        let file = of.w.lab.host_dir(host).join("redis/fide-orders.generation");
+        fs::read_to_string(file).map_or(0, |text| text.lines().skip(2).count())
+    };
+    until("who has all data is on its disk", || names(&of, early) == 3);
     of.kill(early);
     until("two hold everything", || of.status(leader).contains("copies :2"));
     assert_eq!(ask(&of.w, leader, "SET new 1"), "+OK");
     let rest: Vec<u16> = (1..=3).filter(|host| *host != early).collect();
+    until("the two know it, too", || rest.iter().all(|host| names(&of, *host) == 2));
     ends(&mut of, &[1, 2, 3]);
     (1..=3).for_each(|host| of.w.start(host));
     of.w.all_alive();

@@ -644,6 +644,9 @@ impl Course {
             Some((_, claim)) => claim.set.iter().collect(),
             None => of_last().flat_map(|(_, claim)| &claim.set).collect(),
         };
+        if sets.is_empty() {
+            return Heir::Waits(Vec::new()); // nobody knows who had all data
+        }
         let missing: Vec<String> = sets.into_iter().filter(|address| !has_spoken(address)).cloned().collect();
         let able = of_last().filter(|(_, claim)| claim.is_known() || is_lost);
         match able.max_by_key(|(client, claim)| (claim.has_led(), claim.offset, **client)) {
@@ -977,6 +980,7 @@ mod tests {
         // for all.
         assert_eq!(heir(&[(Unknown, 1, 3, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(vec![at(1)]));
         assert_eq!(heir(&[(Unknown, 1, 4, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(Vec::new()));
+        assert_eq!(heir(&[(Log, 1, 0, 0, &[])]), Heir::Waits(Vec::new()), "who had all data was never written down");
         // A server that had left the set: it does not lead, and need not have anything.
         assert_eq!(heir(&[(Log, 3, 3, 5, &[1, 2, 3])]), Heir::Waits(vec![at(1), at(2)]));
         assert_eq!(heir(&[(Empty, 3, 3, 5, &[1, 2, 3]), (Log, 1, 3, 9, &[1, 2]), (Log, 2, 3, 9, &[1, 2])]), Heir::Is(1));

@@ -557,8 +557,8 @@ impl Worker {
             // Somebody may have more to say.
             Heir::Is(_) | Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
             Heir::Waits(missing) if missing.is_empty() => {
-                let what = "the group has begun anew, and each of its servers has the data of its last snapshot: FIDE LEAD FORCE on the one whose data \
-                            shall stay (INFO keyspace, INFO persistence); with appendonly yes no person is asked";
+                let what = "the group has begun anew, and no server here knows how far its data go, as with the data of its last snapshot: FIDE LEAD \
+                            FORCE on the one whose data shall stay (INFO keyspace, INFO persistence); with appendonly yes no person is asked";
                 self.waits_because(what.into());
                 false
             }
@@ -795,9 +795,9 @@ impl Worker {
             State::Following { .. } if !self.is_off.is_empty() && headless < OFF_WAITS => false,
             // Its main thread could not take over.
             _ if self.moved.elapsed() >= HANGS_AFTER && headless < HANGS_LONG => false,
-            // Who has much to apply lets others ask first.
             // It says first that it has everything.
             State::Following { .. } if self.is_struck_off() => false,
+            // Who has much to apply lets others ask first.
             State::Following { feed, .. } if self.is_in_sync() => {
                 let to_apply = feed.whole().unwrap_or(0).saturating_sub(self.shared.applied.load(Ordering::Acquire));
                 to_apply <= TO_APPLY_MAX || headless >= LEAD_AGAIN
@@ -1243,6 +1243,10 @@ impl Worker {
         self.headless = None;
         self.clocks.has_leader();
         let is_forced = self.forced.take_if(|term| *term == self.course.term).is_some();
+        if is_forced {
+            // Its data are the group's from now on, whatever it could not execute.
+            self.shared.not_executed.store(0, Ordering::Release);
+        }
         let is_whole = self.is_in_sync() || self.is_whole || former_term == 0;
         let has_all = match &mut self.state {
             State::Following { feed, .. } => {
