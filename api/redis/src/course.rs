@@ -651,7 +651,7 @@ impl Course {
         let able = of_last().filter(|(_, claim)| claim.is_known() || is_lost);
         match able.max_by_key(|(client, claim)| (claim.has_led(), claim.offset, **client)) {
             Some((client, _)) if missing.is_empty() => Heir::Is(*client),
-            _ if of_last().any(|(_, claim)| claim.is_known()) => Heir::Waits(missing),
+            _ if is_lost || of_last().any(|(_, claim)| claim.is_known()) => Heir::Waits(missing),
             _ => Heir::Waits(Vec::new()),
         }
     }
@@ -980,6 +980,7 @@ mod tests {
         // for all.
         assert_eq!(heir(&[(Unknown, 1, 3, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(vec![at(1)]));
         assert_eq!(heir(&[(Unknown, 1, 4, 9, &[1]), (Log, 2, 3, 5, &[1, 2])]), Heir::Waits(Vec::new()));
+        assert_eq!(heir(&[(Empty, 1, 3, 9, &[1, 2])]), Heir::Waits(vec![at(2)]));
         assert_eq!(heir(&[(Log, 1, 0, 0, &[])]), Heir::Waits(Vec::new()), "who had all data was never written down");
         // A server that had left the set: it does not lead, and need not have anything.
         assert_eq!(heir(&[(Log, 3, 3, 5, &[1, 2, 3])]), Heir::Waits(vec![at(1), at(2)]));
