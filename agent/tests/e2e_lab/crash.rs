@@ -66,6 +66,12 @@ fn no_two_lives_of_an_agent_use_the_same_id() {
         for host in [1, 2] {
             w.event(host, "the end", |e| e.cause == Cause::Killed && e.app.as_deref() == Some(name));
         }
+        // A thread of its own writes that.
+        let of_it = format!("\"app\":\"{name}\"");
+        let file = w.lab.host_dir(1).join("history.jsonl");
+        until("its end is in the file", || {
+            std::fs::read_to_string(&file).is_ok_and(|text| text.lines().filter(|line| line.contains(&of_it)).count() >= 2)
+        });
         w.signal_agent(1, signal);
         w.agent_ended(1);
         w.start(1);
