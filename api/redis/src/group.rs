@@ -1651,7 +1651,7 @@ impl Worker {
             return;
         }
         let (term, set) = (self.course.term, self.course.set());
-        if self.kept_set == (term, set.clone()) {
+        if self.kept_set.0 == term && self.kept_set.1 == set {
             return;
         }
         self.kept_set = (term, set.clone());

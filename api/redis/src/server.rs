@@ -717,6 +717,9 @@ fn look_at_disk() {
     if shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
         return;
     }
+    // What its own log could not do when it was loaded says nothing of a leader's stream.
+    let errors = errors_of_the_stream();
+    with(|s| s.errors_before = errors);
     let former = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage));
     let (has_data, has_log) = (has_data(), setting(main().api, "appendonly") == "yes");
     let extent = match (has_data, has_log) {
