@@ -1,6 +1,6 @@
 //! A host that promised a fence: when its agent cannot speak for it, nothing of it is heard, before anybody says that it is dead.
 
-use crate::common::{Setup, World, kill, until, wait_for};
+use crate::common::{PATIENCE, Setup, World, kill, until, wait_for};
 use crate::e2e_lab::beats::{actor, say};
 use fide_client::Event;
 use fide_lab::{Cut, FreezeBy, NETS};
@@ -13,8 +13,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 /// What had passed the gate may still lie in a queue: a few packets between two threads here, on a machine that may be busy (docs/fence.md, the bound).
 pub const BOUND_NS: u64 = 5_000_000;
@@ -160,9 +160,16 @@ pub fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
 }
 
 pub fn open(w: &World, host: u16) -> FenceStatus {
-    wait_for(&format!("the fence of h{host} is open"), || {
-        Some(fence(w, host, FenceOrder::Status)).filter(|s| s.state == "open" && s.extensions > 20)
-    })
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = fence(w, host, FenceOrder::Status);
+        if status.state == "open" && status.extensions > 20 {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for the fence of h{host}: {status:#?}");
+        // Sleep: interval of the poll.
+        sleep(Duration::from_millis(5));
+    }
 }
 
 /// The others know of its promise: it is in what they would say.

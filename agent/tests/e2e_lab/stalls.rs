@@ -11,13 +11,27 @@ use std::time::Duration;
 /// The event's code where a fence opened by itself.
 const BY_ITSELF: i32 = 1;
 
+/// On a busy machine this thread may wait for a second between two signals: long enough for an agent
+/// that runs to call one silent that does not. Real-time threads do not wait for others.
+fn signal_all(agents: &[i32], signal: i32) {
+    let schedule = |policy, sched_priority| {
+        let param = libc::sched_param { sched_priority };
+        // SAFETY: the calling thread, and a parameter that outlives the call.
+        let set = unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    };
+    schedule(libc::SCHED_FIFO, 1);
+    agents.iter().for_each(|agent| kill(*agent, signal));
+    schedule(libc::SCHED_OTHER, 0);
+}
+
 /// All agents stop at once for so long, and go on at once.
 fn stand_still(w: &World, hosts: u16, stall: Duration) {
     let agents: Vec<i32> = (1..=hosts).map(|host| w.agent_pid(host)).collect();
-    agents.iter().for_each(|agent| kill(*agent, libc::SIGSTOP));
+    signal_all(&agents, libc::SIGSTOP);
     // Sleep: the stall.
     sleep(stall);
-    agents.iter().for_each(|agent| kill(*agent, libc::SIGCONT));
+    signal_all(&agents, libc::SIGCONT);
 }
 
 /// Nobody was given up, and no fence closed but because its time ran out.
@@ -62,6 +76,71 @@ fn three_short_fences_that_closed_in_a_stall_of_all_open_by_themselves() {
 #[test]
 fn five_long_fences_that_closed_in_a_stall_of_all_open_by_themselves() {
     they_open_again(5, "2s", &[500, 2_600, 3_500]);
+}
+
+/// One thread of another process, which stands still for as long as this lives.
+struct Held(i32);
+
+impl Held {
+    fn thread(tid: i32) -> Self {
+        // SAFETY: ptrace(2) with integers, and a status that lives until the call is over.
+        unsafe {
+            let attached = libc::ptrace(libc::PTRACE_SEIZE, tid, 0usize, 0usize);
+            assert_eq!(attached, 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0usize, 0usize), 0);
+            let mut status = 0;
+            assert_eq!(libc::waitpid(tid, &raw mut status, libc::__WALL), tid);
+        }
+        Self(tid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: as above. If the process has ended, there is nothing to let go.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0usize, 0usize) };
+    }
+}
+
+/// Before gates open, the control thread asks the kernel to end what dead processes left, and waits
+/// for a lock of the kernel's for as long as another program holds it.
+#[test]
+fn a_fence_that_closed_in_a_stall_waits_for_its_agents_control_thread() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = all_fenced_within(&pins, 3, "acknowledged", "1s") else { return };
+    let closed_before = w.fencings(2).len();
+    // The control thread is the process' first one.
+    let held = Held::thread(w.agent_pid(2));
+    stand_still(&w, 3, Duration::from_millis(1_300));
+    for host in [1, 3] {
+        open(&w, host);
+    }
+    // Sleep: longer than heartbeats pass closed gates (1 s), and than the others wait for a
+    // heartbeat of it then (1 s).
+    sleep(Duration::from_millis(2_500));
+    nobody_was_declared_dead(&w, 1);
+    drop(held);
+    open(&w, 2);
+    w.all_alive();
+    nobody_was_declared_dead(&w, 3);
+    assert_eq!(w.fencings(2).len(), closed_before + 1);
+}
+
+/// A hypervisor that stops its machines goes on for a moment, and stops them again: longer than
+/// heartbeats pass closed gates.
+#[test]
+fn fences_that_closed_in_a_stall_open_by_themselves_if_a_second_one_follows_at_once() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = all_fenced_within(&pins, 3, "acknowledged", "1s") else { return };
+    for gap_ms in [0, 1, 2, 4, 8] {
+        stand_still(&w, 3, Duration::from_millis(1_300));
+        // Sleep: the moment in which they go on.
+        sleep(Duration::from_millis(gap_ms));
+        stand_still(&w, 3, Duration::from_millis(1_300));
+        (1..=3).for_each(|host| _ = open(&w, host));
+        w.all_alive();
+        nobody_was_declared_dead(&w, 3);
+    }
 }
 
 /// What is said of one of them is done by the others when they are asked, too, and nothing leaves it before.

@@ -86,8 +86,13 @@ pub struct Closed {
 }
 
 /// Heartbeats pass closed gates for a timeout, but at least and at most for so long: others take this host for alive
-/// meanwhile, although nothing else leaves it.
+/// meanwhile, although nothing else leaves it. If the host stands still once more in that time, it begins again.
 const PASSES_NS: std::ops::RangeInclusive<u64> = 500_000_000..=1_000_000_000;
+
+/// For how long they pass once enough others have confirmed one. Before the gates open, the shell
+/// ends what dead processes left, and asks the kernel for that: seconds, where another program holds
+/// the kernel's lock. A fence that waited no longer than [`PASSES_NS`] would wait for a person then.
+const OPENS_WITHIN_NS: u64 = 10_000_000_000;
 
 /// What a closed fence waits for.
 #[derive(Clone, Debug)]
@@ -96,15 +101,40 @@ struct Reopening {
     rule: Rule,
     /// Heartbeats pass the gates until then. `None`: none has yet.
     until_ns: Option<u64>,
+    /// The clock before the last one.
+    sent_ns: u64,
     /// An operator recovers it.
     is_ordered: bool,
     /// [`Step::MayReopen`] was said.
     is_told: bool,
+    /// Enough others have ever confirmed a heartbeat.
+    is_confirmed: bool,
 }
 
 impl Reopening {
     fn of(rule: &Rule, is_ordered: bool) -> Self {
-        Self { rule: rule.anew(), until_ns: is_ordered.then_some(u64::MAX), is_ordered, is_told: false }
+        let until_ns = is_ordered.then_some(u64::MAX);
+        Self { rule: rule.anew(), until_ns, sent_ns: 0, is_ordered, is_told: false, is_confirmed: false }
+    }
+
+    /// A heartbeat is handed over. `lasts_ns`: for how long they pass from the first one on.
+    fn sent(&mut self, read_ns: u64, lasts_ns: u64) {
+        let from_now_ns = read_ns.saturating_add(lasts_ns);
+        let until_ns = self.until_ns.get_or_insert(from_now_ns);
+        let stood_still = read_ns.saturating_sub(self.sent_ns) > lasts_ns / 2;
+        if self.sent_ns < *until_ns && stood_still {
+            *until_ns = from_now_ns.max(*until_ns);
+        }
+        self.sent_ns = read_ns;
+    }
+
+    /// Enough others have confirmed a heartbeat. Whether that is to be told.
+    fn confirmed(&mut self, now_ns: u64) -> bool {
+        if !std::mem::replace(&mut self.is_confirmed, true) {
+            let until_ns = now_ns.saturating_add(OPENS_WITHIN_NS);
+            self.until_ns = self.until_ns.map(|before_ns| before_ns.max(until_ns));
+        }
+        !std::mem::replace(&mut self.is_told, true)
     }
 
     fn passes(&self, now_ns: u64) -> bool {
@@ -155,8 +185,9 @@ impl HostFence {
             return self.rule.sent(number, read_ns, call, taken);
         }
         let lasts_ns = self.promise.timeout_ns.clamp(*PASSES_NS.start(), *PASSES_NS.end());
-        if let Some(reopening) = self.reopening.as_mut().filter(|reopening| reopening.passes(read_ns)) {
-            reopening.until_ns.get_or_insert(read_ns.saturating_add(lasts_ns));
+        let Some(reopening) = &mut self.reopening else { return };
+        reopening.sent(read_ns, lasts_ns);
+        if reopening.passes(read_ns) {
             reopening.rule.sent(number, read_ns, call, taken);
         }
     }
@@ -176,7 +207,7 @@ impl HostFence {
             if reopening.rule.is_closed() {
                 reopening.begin_again();
             }
-            return if counts && !std::mem::replace(&mut reopening.is_told, true) { Step::MayReopen } else { Step::Nothing };
+            return if counts && reopening.confirmed(now_ns) { Step::MayReopen } else { Step::Nothing };
         }
         let extension = self.rule.confirmed(node, number, now_ns);
         self.step(extension, now_ns)
@@ -513,6 +544,47 @@ mod tests {
             fence.close(why, 5_000);
             assert!(!fence.passes(5_000), "{why:?}");
         }
+    }
+
+    #[test]
+    fn a_late_host_that_stands_still_once_more_is_given_its_time_again() {
+        let lasts_ns = PASSES_NS.start();
+        let mut fence = late();
+        fence.sent(3, 7_000_000, 3, [true; PATHS]);
+        // Longer than its time.
+        let read_ns = 7_000_000 + 3 * lasts_ns;
+        assert!(!fence.passes(read_ns));
+        fence.sent(4, read_ns, 4, [true; PATHS]);
+        assert!(fence.passes(read_ns + lasts_ns - 1) && !fence.passes(read_ns + lasts_ns));
+        fence.sent(5, read_ns + 1_000, 5, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 5, read_ns + 2_000), Step::MayReopen);
+        // Not if its time was over while it ran.
+        let mut fence = late();
+        for (number, read_ns) in (3..).zip((7_000_000..8_000_000 + lasts_ns).step_by(10_000_000)) {
+            fence.sent(number, read_ns, number, [true; PATHS]);
+        }
+        let over_ns = 7_000_000 + 3 * lasts_ns;
+        fence.sent(1_000, over_ns, 1_000, [true; PATHS]);
+        assert!(!fence.passes(over_ns));
+    }
+
+    #[test]
+    fn a_late_host_that_is_confirmed_waits_for_its_shell_and_not_for_ever() {
+        let mut fence = late();
+        let read_ns = 7_000_000;
+        fence.sent(3, read_ns, 3, [true; PATHS]);
+        assert_eq!(fence.confirmed(7, 3, read_ns + 10), Step::MayReopen);
+        // The shell waits for the kernel meanwhile, for seconds.
+        let mut sent = 3;
+        for at_ns in (read_ns + 20..read_ns + 9_000_000_000).step_by(TIMEOUT as usize / 4) {
+            sent += 1;
+            fence.sent(sent, at_ns, sent, [true; PATHS]);
+            assert_eq!(fence.confirmed(7, sent, at_ns + 10), Step::Nothing, "it is told once");
+        }
+        assert!(fence.may_reopen_until(read_ns + 9_000_000_000).is_some());
+        fence.ask_again();
+        assert!(!fence.passes(read_ns + 10 + OPENS_WITHIN_NS));
+        assert!(fence.reopen(6, read_ns + 9_000_000_000).is_some());
     }
 
     #[test]
