@@ -374,7 +374,14 @@ fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
     of.w.kill_agent(1);
     of.kill_server(1);
     of.w.start(1);
-    until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
+    // On a busy machine an agent takes seconds to start: followers whose link was down for longer
+    // than two may have missed writes.
+    let has_missed = |of: &Managed| of.say(2, &["status"]).1.matches("has not followed the last leader to the end").count() == 2;
+    until("another one leads, or none may", || of.takes_writes(2) || of.takes_writes(3) || has_missed(&of));
+    if has_missed(&of) {
+        of.start_server(1);
+        return until("the former one leads again", || of.takes_writes(1));
+    }
     assert!(!(of.takes_writes(2) && of.takes_writes(3)));
     let leader = if of.takes_writes(2) { 2 } else { 3 };
     of.start_server(1);
