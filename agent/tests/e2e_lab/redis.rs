@@ -1,6 +1,6 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
-use crate::common::{PATIENCE, Pins, Process, Setup, World, again, until, wait_for};
+use crate::common::{PATIENCE, Pins, Process, Setup, World, again, kill, until, wait_for};
 use crate::e2e_lab::fence::all_fenced_within;
 use crate::e2e_lab::groups::{self, order};
 use crate::e2e_lab::hung_disk::{self, Disk};
@@ -457,7 +457,7 @@ fn a_group_that_begins_anew_goes_on_with_the_servers_that_had_all_data() {
     (1..=3).for_each(|host| of.w.start(host));
     let others: Vec<u16> = (1..=3).filter(|host| *host != leader).collect();
     for host in &others {
-        until("it says what it waits for", || of.status(*host).contains("is missing: FIDE LEAD FORCE"));
+        until("it says what it waits for", || of.status(*host).contains("has lost them: FIDE LEAD FORCE"));
     }
     assert_eq!(of.leader(), None);
     assert_eq!(ask(&of.w, others[0], "FIDE LEAD FORCE"), "+OK");
@@ -568,7 +568,7 @@ fn servers_that_all_ended_go_on_with_what_the_last_of_them_had_on_disk() {
     (1..=3).for_each(|host| of.w.start(host));
     of.w.all_alive();
     (1..=3u16).for_each(|host| of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &[])));
-    (1..=3).for_each(|host| until("it asks", || of.status(host).contains("data of its last snapshot: FIDE LEAD FORCE")));
+    (1..=3).for_each(|host| until("it asks", || of.status(host).contains("how far its data go")));
     assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE"), "+OK");
     (1..=3).for_each(|host| of.is_ready(host));
     assert_eq!((of.leader(), ask(&of.w, 2, "GET new")), (Some(2), "1".into()));
@@ -590,7 +590,8 @@ fn servers_that_all_ended_without_their_data_say_what_is_to_be_done() {
     // One of them has some: the other one does not lead without a further word.
     assert_eq!(ask(&of.w, 1, "DEBUG POPULATE 10"), "+OK");
     let refused = ask(&of.w, 2, "FIDE LEAD FORCE");
-    assert!(refused.contains("has 10 keys, and this server has 0") && refused.contains("DISCARD"), "{refused}");
+    assert!(refused.contains("has 10 keys") && refused.contains("this server has 0 keys"), "{refused}");
+    assert!(refused.contains("DISCARD"), "{refused}");
     assert_eq!(ask(&of.w, 1, "FIDE LEAD FORCE"), "+OK");
     (1..=2).for_each(|host| of.is_ready(host));
     assert_eq!(ask(&of.w, 1, "DBSIZE"), ":10");
@@ -906,6 +907,19 @@ fn nothing_is_answered_that_the_group_has_not_confirmed_over_tls_either() {
     let settings =
         ["--tls-port", TLS_PORT, "--tls-auth-clients", "no", "--tls-key-file", &key_text, "--tls-cert-file", &certificate_text];
     let of = Servers::up_with(2, "huc", "trust-contract", &settings);
+    if let Some(of) = &of {
+        // A server is given its data by its own module, which speaks no TLS.
+        let _refused = server(
+            &of.w,
+            1,
+            &[
+                &settings[..],
+                &["--port", "6391", "--tls-port", "6392", "--tls-replication", "yes", "--tls-ca-cert-file", &certificate_text],
+            ]
+            .concat(),
+        );
+        ends_with(&of.w, "say tls-replication no");
+    }
     [key, certificate].iter().for_each(|file| _ = fs::remove_file(file));
     let Some(of) = of else { return };
     let set_within = |seconds: &str, more: &[&str]| {
@@ -1301,8 +1315,184 @@ fn writes_are_refused_while_too_few_servers_hold_everything() {
     assert_eq!(ask(&of.w, 1, "EXISTS half whole"), ":0");
     assert_eq!(ask(&of.w, 1, "GET key").len(), 1, "reads go on");
     assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
+    // What is queued while they are refused voids the whole, also if they are taken again before its end.
+    let mut first = Client::open(&of.w, 1).unwrap();
+    assert_eq!(first.ask("MULTI").unwrap(), "+OK");
+    assert!(first.ask("SET half 3").unwrap().starts_with("-NOREPLICAS"));
+    assert!(ask(&of.w, 1, "CONFIG SET min-replicas-to-write 0").starts_with("-ERR fide"));
     of.w.start(2);
     until("it takes writes again", || ask(&of.w, 1, "SET key 3") == "+OK");
+    assert_eq!(first.ask("SET half 4").unwrap(), "+QUEUED");
+    assert!(first.ask("EXEC").unwrap().starts_with("-EXECABORT"));
+    assert_eq!(ask(&of.w, 1, "EXISTS half"), ":0");
+}
+
+/// What was refused of a transaction by a server that did not lead is not missing from it when it does.
+#[test]
+fn a_transaction_that_was_refused_in_part_is_not_executed_by_the_next_leader() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    of.agree();
+    let (mut half, mut other) = (Client::open(&of.w, 2).unwrap(), Client::open(&of.w, 2).unwrap());
+    assert_eq!(half.ask("MULTI").unwrap(), "+OK");
+    assert_eq!(half.ask("GET key").unwrap(), "+QUEUED");
+    assert!(other.ask("GET key").unwrap().starts_with("-READONLY"));
+    of.kill(1);
+    wait_for("h2 leads", || of.leader().filter(|host| *host == 2));
+    assert!(half.ask("SET half 1").and_then(|_| half.ask("EXEC")).is_err(), "it is cut off");
+    assert_eq!(other.ask("EXISTS half").unwrap(), ":0", "others are not");
+}
+
+/// Each write is on disk before it is answered.
+const LOG: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// Three servers that keep a log of every write; who has all data is written down on each host.
+fn with_logs() -> Option<Servers> {
+    let of = Servers::up_with(3, "huc", "trust-contract", &LOG)?;
+    until("all hold everything", || of.status(1).contains("copies :3"));
+    until("it is written down", || (1..=3).all(|host| written_down(&of, host) == (3, true)));
+    Some(of)
+}
+
+/// How many servers had all data last, as a server's file says, and whether its log is said to have them.
+fn written_down(of: &Servers, host: u16) -> (usize, bool) {
+    let file = of.w.lab.host_dir(host).join("redis/fide-orders.generation");
+    let text = fs::read_to_string(file).unwrap_or_default();
+    (text.lines().skip(2).count(), text.lines().nth(1).is_some_and(|line| line.ends_with(" log")))
+}
+
+fn kill_all_servers(of: &mut Servers) {
+    let hosts: Vec<u16> = (1..=3).filter(|host| of.servers[usize::from(*host) - 1].is_some()).collect();
+    // None notices that another one is gone.
+    hosts.iter().for_each(|host| kill(of.servers[usize::from(*host) - 1].as_ref().unwrap().pid().cast_signed(), libc::SIGSTOP));
+    hosts.iter().for_each(|host| of.kill(*host));
+}
+
+/// No power anywhere: servers and agents, which are back.
+fn no_power(of: &mut Servers) {
+    (1..=3).for_each(|host| of.w.signal_agent(host, libc::SIGSTOP));
+    kill_all_servers(of);
+    (1..=3).for_each(|host| of.w.kill_agent(host));
+    (1..=3).for_each(|host| of.w.start(host));
+    of.w.all_alive();
+}
+
+fn begin_with_log(of: &mut Servers, host: u16, more: &[&str]) {
+    of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &[&LOG[..], more].concat()));
+}
+
+/// All servers end, and their agents live: the group's log is there, and nobody is asked.
+#[test]
+fn servers_that_all_end_beside_living_agents_go_on_with_their_logs() {
+    let Some(mut of) = with_logs() else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    of.agree();
+    kill_all_servers(&mut of);
+    (1..=2).for_each(|host| begin_with_log(&mut of, host, &[]));
+    let third = format!("{}:{PORT} is missing", of.w.lab.ipv4(3, 0));
+    until("they say for whom they wait", || (1..=2).all(|host| of.status(host).contains(&third)));
+    begin_with_log(&mut of, 3, &[]);
+    (1..=3).for_each(|host| of.is_ready(host));
+    let leader = of.leader().unwrap();
+    assert_eq!(ask(&of.w, leader, "GET key"), "1");
+    assert_eq!(ask(&of.w, leader, "SET key 2"), "+OK");
+    assert_eq!(of.agree(), of.agree());
+}
+
+/// A server that was given all data writes its log anew. Until that is done its disk has what it had
+/// before, and it is not taken for one that has all data, whether it has led since or not.
+#[test]
+fn a_log_of_former_data_is_not_taken_for_all() {
+    let Some(mut of) = with_logs() else { return };
+    for n in 0..20 {
+        assert_eq!(ask(&of.w, 1, &format!("SET old{n} 1")), "+OK");
+    }
+    of.agree();
+    // Its log takes minutes from now on.
+    of.kill(3);
+    begin_with_log(&mut of, 3, &["--rdb-key-save-delay", "20000000"]);
+    of.is_ready(3);
+    until("it is a copy again", || of.status(1).contains("copies :3"));
+    until("it is written down", || written_down(&of, 3) == (3, false));
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    of.agree();
+    while of.leader() != Some(3) {
+        let leader = wait_for("a server leads", || of.leader());
+        if leader != 3 {
+            let _ = ask(&of.w, leader, "FIDE STEPDOWN");
+            wait_for("another one leads", || of.leader().filter(|host| *host != leader));
+        }
+    }
+    let address = format!("{}:{PORT}", of.w.lab.ipv4(3, 0));
+    until("that it leads is written down", || {
+        let file = of.w.lab.host_dir(3).join("redis/fide-orders.generation");
+        fs::read_to_string(file).unwrap_or_default().lines().nth(2) == Some(&address)
+    });
+    assert_eq!(ask(&of.w, 3, "SET key 2"), "+OK");
+    no_power(&mut of);
+    (1..=3).for_each(|host| begin_with_log(&mut of, host, &[]));
+    until("a person is asked", || (1..=3).all(|host| of.status(host).contains("how far its data go")));
+    assert_eq!(of.leader(), None);
+}
+
+/// An operator has let a server lead without the others: they do not take its data for former ones
+/// when all begin anew without it.
+#[test]
+fn later_data_of_a_former_group_are_dropped_only_on_an_operators_word() {
+    let Some(mut of) = with_logs() else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    of.agree();
+    of.kill(3);
+    until("two are left", || (1..=2).all(|host| written_down(&of, host) == (2, true)));
+    assert_eq!(ask(&of.w, 1, "SET key 2"), "+OK");
+    kill_all_servers(&mut of);
+    begin_with_log(&mut of, 3, &[]);
+    until("it waits", || of.status(3).contains("FIDE LEAD FORCE"));
+    assert_eq!(ask(&of.w, 3, "FIDE LEAD FORCE"), "+OK");
+    of.is_ready(3);
+    assert_eq!(ask(&of.w, 3, "SET key 3"), "+OK");
+    until("it is written down", || written_down(&of, 3) == (1, true));
+    no_power(&mut of);
+    (1..=2).for_each(|host| begin_with_log(&mut of, host, &[]));
+    (1..=2).for_each(|host| of.is_ready(host));
+    assert_eq!(ask(&of.w, of.leader().unwrap(), "GET key"), "2");
+    begin_with_log(&mut of, 3, &[]);
+    until("it keeps its data", || of.status(3).contains("later data"));
+    assert_eq!(ask(&of.w, 3, "FIDE LEAD FORCE DISCARD"), "+OK");
+    (1..=3).for_each(|host| of.is_ready(host));
+    assert_eq!(ask(&of.w, 3, "GET key"), "3");
+}
+
+/// An empty server is there before those that have the data of the group before.
+#[test]
+fn an_empty_server_does_not_begin_a_group_anew_before_the_others_have_spoken() {
+    let Some(mut of) = with_logs() else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    of.agree();
+    no_power(&mut of);
+    fs::remove_dir_all(of.w.lab.host_dir(3).join("redis")).unwrap();
+    begin_with_log(&mut of, 3, &[]);
+    until("it waits for the others", || of.status(3).contains("start the servers there"));
+    (1..=2).for_each(|host| begin_with_log(&mut of, host, &[]));
+    (1..=2).for_each(|host| until("they say for whom they wait", || of.status(host).contains("FIDE LEAD FORCE")));
+    let refused = ask(&of.w, 3, "FIDE LEAD FORCE");
+    assert!(refused.contains("has 1 keys") && refused.contains("this server has 0 keys"), "{refused}");
+    assert_eq!(ask(&of.w, 1, "FIDE LEAD FORCE"), "+OK");
+    (1..=3).for_each(|host| of.is_ready(host));
+    assert_eq!(ask(&of.w, 1, "GET key"), "1");
+}
+
+/// Who has all data cannot be written down: what the file said before is not believed.
+#[test]
+fn what_is_not_so_any_more_is_not_left_on_disk() {
+    let Some(mut of) = with_logs() else { return };
+    let in_the_way = of.w.lab.host_dir(1).join("redis/fide-orders.generation.new");
+    fs::create_dir(&in_the_way).unwrap();
+    of.kill(3);
+    until("nothing is written down", || written_down(&of, 1) == (0, false));
+    until("it is told", || of.log(1).contains("it is tried again"));
+    fs::remove_dir(&in_the_way).unwrap();
+    until("it is written down", || written_down(&of, 1) == (2, true));
 }
 
 /// Two copies in one rack are one: `min-zones`, by the zones of the agents' configurations. Prometheus reads what the server knows of it.

@@ -47,7 +47,7 @@ const HOLDERS_MAX: usize = 64;
 /// The longest reason of a server that does not get the leader's data, bytes.
 pub const WHY_MAX: usize = 400;
 /// What a snapshot begins with: its format.
-const SNAPSHOT: &[u8; 8] = b"FiDeCrs4";
+const SNAPSHOT: &[u8; 8] = b"FiDeCrs5";
 /// No lease is longer.
 const LEASE_MAX_MS: u32 = 10_000;
 
@@ -365,6 +365,7 @@ pub struct Claim {
     extent: Extent,
     offset: u64,
     set: Vec<String>,
+    host: String,
     address: String,
 }
 
@@ -374,6 +375,12 @@ impl Claim {
         self.set.first() == Some(&self.address)
     }
 
+    /// Of several that had all data, the greatest leads: what has run since has what was answered,
+    /// and a log may lack the last second.
+    fn rank(&self, client: u64) -> (bool, bool, u64, u64) {
+        (self.extent == Extent::Memory, self.has_led(), self.offset, client)
+    }
+
     /// How far it goes is known.
     const fn is_known(&self) -> bool {
         matches!(self.extent, Extent::Memory | Extent::Log)
@@ -381,7 +388,7 @@ impl Claim {
 }
 
 /// What a server has of a former group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
     /// Its data were lost, or it never had any.
     Empty = 0,
@@ -391,6 +398,8 @@ pub enum Extent {
     Log = 2,
     /// It has run since, and goes exactly so far.
     Memory = 3,
+    /// They are being loaded: how far they go is said later.
+    Loads = 4,
 }
 
 impl Extent {
@@ -400,6 +409,7 @@ impl Extent {
             1 => Self::Unknown,
             2 => Self::Log,
             3 => Self::Memory,
+            4 => Self::Loads,
             _ => return None,
         })
     }
@@ -473,6 +483,8 @@ pub struct Course {
     pub leader: Option<Leader>,
     /// It has said that it leads no more.
     pub resigned: bool,
+    /// Nothing is decided of its stream, so that it has answered no write.
+    pub is_new: bool,
     /// The end of what is decided of the stream; none before its first bytes.
     pub offset: Option<u64>,
     /// So many bytes before it belong to a command that is not whole.
@@ -483,10 +495,12 @@ pub struct Course {
     pub holders: BTreeMap<u64, Holder>,
     /// Servers that do not get the leader's data, by address: why.
     pub fails: BTreeMap<String, String>,
-    /// Before a server leads: what each has of a former group, by client.
+    /// While no server leads: what each has of a former group, or of this one, by client.
     pub claims: BTreeMap<u64, Claim>,
     /// The generation of the former group from which the first leader's data came; 0: none.
     pub origin: u64,
+    /// That group's last term, as far as the first leader knew: data of a later one are not in it.
+    pub origin_term: u64,
     /// The longest lease of a leader so far.
     pub lease_max_ms: u32,
 }
@@ -509,14 +523,14 @@ impl Course {
             // It was cut off when it proposed that, and the others went on without it since.
             Some(Proposal::Lead { is_listed: true, .. }) if !self.holders.contains_key(&client) => Meaning::Void,
             Some(Proposal::Lead { term, lease_ms, zone, host, address, .. }) if term == self.term.saturating_add(1) => {
+                if let Some(claim) = self.claims.remove(&client).filter(|_| self.term == 0) {
+                    (self.origin, self.origin_term) = (claim.former, claim.term);
+                }
                 self.term = term;
                 self.leader =
                     Some(Leader { client, member, lease_ms, zone: zone.into(), host: host.into(), address: address.into() });
                 self.lease_max_ms = self.lease_max_ms.max(lease_ms);
-                self.resigned = false;
-                if let Some(claim) = self.claims.remove(&client) {
-                    self.origin = claim.former;
-                }
+                (self.resigned, self.is_new) = (false, true);
                 self.claims.clear();
                 self.fails.clear();
                 self.holders.remove(&client);
@@ -527,6 +541,7 @@ impl Course {
             }
             Some(Proposal::Stream { start, .. }) if start > OFFSET_MAX => Meaning::Malformed,
             Some(Proposal::Stream { term, anew, start, ticket, cut, wall_ms, bytes }) if term == self.term && leads => {
+                self.is_new &= bytes.is_empty();
                 let follows = !anew && self.offset == Some(start);
                 // A cut command begins at the earliest where the last one had ended.
                 let before = if follows { self.cut } else { 0 };
@@ -575,7 +590,7 @@ impl Course {
             Some(Proposal::Out { term, client: which }) if leads && term == self.term || which == client => {
                 if self.holders.remove(&which).is_some() { Meaning::Out { client: which } } else { Meaning::Void }
             }
-            Some(Proposal::Has { term, extent, former, offset, set, host, address }) if self.term == 0 => {
+            Some(Proposal::Has { term, extent, former, offset, set, host, address }) => {
                 let set: Vec<String> = set.lines().map(str::to_owned).collect();
                 let is_set = set.len() <= HOLDERS_MAX + 1 && set.iter().all(|address| is_address(address));
                 if !is_place(host, address) || !is_set {
@@ -585,7 +600,8 @@ impl Course {
                     return Meaning::Void;
                 }
                 self.claims.retain(|_, other| other.address != address);
-                self.claims.insert(client, Claim { former, term, extent, offset, set, address: address.into() });
+                let (host, address) = (host.into(), address.into());
+                self.claims.insert(client, Claim { former, term, extent, offset, set, host, address });
                 Meaning::Claims { client }
             }
             Some(Proposal::Resign { term }) if term == self.term && leads => {
@@ -649,11 +665,48 @@ impl Course {
         }
         let missing: Vec<String> = sets.into_iter().filter(|address| !has_spoken(address)).cloned().collect();
         let able = of_last().filter(|(_, claim)| claim.is_known() || is_lost);
-        match able.max_by_key(|(client, claim)| (claim.has_led(), claim.offset, **client)) {
+        let may_be_known = |claim: &Claim| claim.is_known() || claim.extent == Extent::Loads;
+        match able.max_by_key(|(client, claim)| claim.rank(**client)) {
             Some((client, _)) if missing.is_empty() => Heir::Is(*client),
-            _ if is_lost || of_last().any(|(_, claim)| claim.is_known()) => Heir::Waits(missing),
+            _ if is_lost || of_last().any(|(_, claim)| may_be_known(claim)) => Heir::Waits(missing),
             _ => Heir::Waits(Vec::new()),
         }
+    }
+
+    /// Who is to lead this group (`generation`) again where all servers that had everything have
+    /// ended, and were started again: all of them must have spoken, and know how far they go.
+    #[must_use]
+    pub fn heir_again(&self, generation: u64) -> Heir {
+        let Some(leader) = &self.leader else { return Heir::None };
+        let of_this = || {
+            // A leader that has answered nothing may have ended before it wrote down that it leads.
+            let led_just_now =
+                |claim: &Claim| self.is_new && claim.address == leader.address && claim.term.saturating_add(1) == self.term;
+            let of_term = move |claim: &Claim| claim.former == generation && (claim.term == self.term || led_just_now(claim));
+            self.claims.iter().filter(move |(_, claim)| of_term(claim))
+        };
+        let set = self.set();
+        let has_spoken = |address: &&str| of_this().any(|(_, claim)| claim.address == **address && claim.is_known());
+        let missing: Vec<String> = set.lines().filter(|address| !has_spoken(address)).map(str::to_owned).collect();
+        // What has run since goes before a log, which may lack the last second.
+        let able = of_this().filter(|(_, claim)| claim.is_known() && set.lines().any(|address| address == claim.address));
+        let rank = |(client, claim): &(&u64, &Claim)| (claim.extent, claim.address == leader.address, claim.offset, **client);
+        match able.max_by_key(rank) {
+            Some((client, _)) if missing.is_empty() => Heir::Is(*client),
+            _ => Heir::Waits(missing),
+        }
+    }
+
+    /// What the server at this address has said of its data.
+    #[must_use]
+    pub fn extent_of(&self, address: &str) -> Option<Extent> {
+        self.claims.values().find(|claim| claim.address == address).map(|claim| claim.extent)
+    }
+
+    /// Whether a server of this host has said what it has.
+    #[must_use]
+    pub fn has_spoken(&self, host: &str) -> bool {
+        self.claims.values().any(|claim| claim.host == host)
     }
 
     /// The addresses of the servers that have said what they have of a former group.
@@ -676,10 +729,12 @@ impl Course {
         let leader = self.leader.as_ref().unwrap_or(&nobody);
         let mut out = SNAPSHOT.to_vec();
         let offset = self.offset.unwrap_or(u64::MAX);
-        let (member, resigned) = (leader.member.into(), self.resigned.into());
+        let (member, resigned) = (leader.member.into(), u64::from(self.resigned) | u64::from(self.is_new) << 1);
         let (breaks, holders) = (self.breaks.into(), self.holders.len() as u64);
         let leases = u64::from(self.lease_max_ms) << 32 | u64::from(leader.lease_ms);
-        for n in [self.term, leader.client, member, leases, resigned, offset, self.cut, breaks, self.origin, holders] {
+        for n in
+            [self.term, leader.client, member, leases, resigned, offset, self.cut, breaks, self.origin, self.origin_term, holders]
+        {
             out.extend_from_slice(&n.to_le_bytes());
         }
         out.extend_from_slice(&(self.fails.len() as u64).to_le_bytes());
@@ -714,7 +769,7 @@ impl Course {
         let (term, client, member, leases, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?, number(b)?);
         let (lease_max_ms, lease_ms) = ((leases >> 32) as u32, leases as u32);
         let (offset, cut, breaks) = (number(b)?, number(b)?, number(b)?);
-        let (origin, count, failing) = (number(b)?, number(b)?, number(b)?);
+        let (origin, origin_term, count, failing) = (number(b)?, number(b)?, number(b)?, number(b)?);
         fn kept<'a>(b: &mut &'a [u8]) -> Option<&'a [u8]> {
             let len = small(b)?;
             take(b, usize::try_from(len).ok()?)
@@ -761,7 +816,8 @@ impl Course {
         Some(Self {
             term,
             leader: (term > 0).then_some(leader),
-            resigned: resigned != 0,
+            resigned: resigned & 1 != 0,
+            is_new: resigned & 2 != 0,
             offset,
             cut: cut.min(offset.unwrap_or(0)),
             breaks: u32::try_from(breaks).ok()?,
@@ -769,6 +825,7 @@ impl Course {
             fails,
             claims: BTreeMap::new(),
             origin,
+            origin_term,
             lease_max_ms,
         })
     }
@@ -970,10 +1027,15 @@ mod tests {
             }
             course.heir()
         };
-        use Extent::{Empty, Log, Unknown};
+        use Extent::{Empty, Loads, Log, Memory, Unknown};
         let at = |server: u32| format!("10.0.0.{server}:6379");
         assert_eq!(heir(&[(Empty, 1, 3, 9, &[1, 2]), (Empty, 2, 3, 9, &[1, 2])]), Heir::Is(1), "nobody has anything");
         assert_eq!(heir(&[(Log, 1, 3, 9, &[1, 2]), (Log, 2, 3, 99, &[1, 2])]), Heir::Is(1), "who led has what was answered");
+        assert_eq!(heir(&[(Log, 1, 3, 9, &[1, 2]), (Memory, 2, 3, 9, &[1, 2])]), Heir::Is(2), "a log may lack the last second");
+        // Servers that load have said of which group they are, and are waited for.
+        assert_eq!(heir(&[(Loads, 1, 3, 9, &[1, 2]), (Log, 2, 3, 9, &[1, 2])]), Heir::Waits(vec![at(1)]));
+        assert_eq!(heir(&[(Loads, 1, 3, 9, &[1, 2]), (Log, 2, 2, 9, &[1, 2])]), Heir::Waits(vec![at(1)]));
+        assert_eq!(heir(&[(Loads, 3, 3, 9, &[1, 2, 3]), (Log, 1, 3, 9, &[1, 2]), (Log, 2, 3, 9, &[1, 2])]), Heir::Is(1));
         assert_eq!(heir(&[(Log, 1, 3, 9, &[1, 2]), (Empty, 2, 3, 99, &[1, 2])]), Heir::Waits(vec![at(2)]), "its data are lost");
         assert_eq!(heir(&[(Unknown, 1, 3, 9, &[1, 2]), (Unknown, 2, 3, 9, &[1, 2])]), Heir::Waits(Vec::new()));
         // Who led went on alone, and has no more than a snapshot: the other one's log is not taken
@@ -990,9 +1052,57 @@ mod tests {
             assert_eq!(course.clone().apply(66, 6, &written(hostile)), Meaning::Malformed, "{set:?}");
         }
         course.apply(11, 1, &lead(1));
-        assert_eq!((course.origin, course.heir()), (7, Heir::None));
-        assert_eq!(course.apply(22, 2, &has(2, 7, 3, 100, &[1, 2])), Meaning::Void, "one leads");
-        assert_eq!(Course::of_snapshot(&course.snapshot()).map(|course| course.origin), Some(7));
+        assert_eq!((course.origin, course.origin_term, course.heir()), (7, 3, Heir::None));
+        let again = Course::of_snapshot(&course.snapshot()).unwrap();
+        assert_eq!((again.origin, again.origin_term), (7, 3));
+    }
+
+    #[test]
+    fn servers_that_all_ended_and_were_started_again_go_on_with_the_leaders_log() {
+        let mut course = Course::default();
+        course.apply(11, 1, &lead(1));
+        course.apply(11, 1, &stream(1, 0, b"SET"));
+        (0..2).for_each(|_| _ = course.apply(22, 2, &holds(2, 1, 1, 3, true)));
+        assert_eq!(course.set(), "10.0.0.1:6379\n10.0.0.2:6379");
+        let has = |extent, server: u32, former, term| {
+            let address = format!("10.0.0.{server}:6379");
+            written(Proposal::Has { term, extent, former, offset: 3, set: "", host: "h", address: &address })
+        };
+        use Extent::{Empty, Loads, Log, Memory};
+        let heir = |of: &[(Extent, u32, u64, u64)]| {
+            let mut course = course.clone();
+            for (extent, server, former, term) in of {
+                course.apply((100 + server).into(), 1, &has(*extent, *server, *former, *term));
+            }
+            course.heir_again(7)
+        };
+        let at = |server: u32| format!("10.0.0.{server}:6379");
+        assert_eq!(heir(&[]), Heir::Waits(vec![at(1), at(2)]));
+        assert_eq!(heir(&[(Log, 1, 7, 1)]), Heir::Waits(vec![at(2)]));
+        assert_eq!(heir(&[(Log, 1, 7, 1), (Log, 2, 7, 1)]), Heir::Is(101), "who led has what was answered");
+        assert_eq!(heir(&[(Log, 1, 7, 1), (Memory, 2, 7, 1), (Log, 3, 7, 1)]), Heir::Is(102));
+        for (extent, former, term) in [(Empty, 7, 1), (Loads, 7, 1), (Log, 7, 0), (Log, 6, 1)] {
+            assert_eq!(
+                heir(&[(Log, 1, 7, 1), (extent, 2, former, term)]),
+                Heir::Waits(vec![at(2)]),
+                "{extent:?} {former} {term}"
+            );
+        }
+        // The next leader ended before it wrote that down, and before it answered anything.
+        let mut next = course.clone();
+        next.apply(
+            22,
+            2,
+            &written(Proposal::Lead { term: 2, is_listed: true, lease_ms: 0, zone: "", host: "h2", address: &at(2) }),
+        );
+        next.apply(102, 1, &has(Log, 2, 7, 1));
+        assert_eq!(next.heir_again(7), Heir::Is(102));
+        next.apply(22, 2, &stream(2, 3, b"SET"));
+        assert_eq!(next.heir_again(7), Heir::Waits(vec![at(2)]));
+        assert_eq!(Course::default().heir_again(7), Heir::None);
+        course.apply(102, 1, &has(Log, 2, 7, 1));
+        course.apply(102, 1, &lead(2));
+        assert_eq!((course.origin, course.claims.len()), (0, 0), "of this group itself");
     }
 
     #[test]

@@ -470,6 +470,32 @@ impl Gate {
         lock(&self.touched).clear();
     }
 
+    /// Ends the connections of these clients; of all where none are named.
+    pub fn hang_up(&self, fds: Option<&[i32]>) {
+        for fd in 0..=self.highest.load(Ordering::Relaxed) {
+            let Some(slot) = self.slot(fd).filter(|_| fds.is_none_or(|fds| fds.contains(&fd))) else { continue };
+            let held = lock(&slot.held);
+            if slot.kind.load(Ordering::Acquire) == kind::CLIENT && held.is_closing.is_none() {
+                // SAFETY: a descriptor that the server has open.
+                unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+            }
+        }
+    }
+
+    /// What the server has closed, and whose client has read nothing for long, is let go: also while
+    /// nothing is decided.
+    pub fn let_go(&self) {
+        for fd in 0..=self.highest.load(Ordering::Relaxed) {
+            let Some(slot) = self.slot(fd) else { continue };
+            let mut held = lock(&slot.held);
+            if held.is_closing.is_some_and(|since| since.elapsed() >= LINGER) {
+                held.drop_all();
+                held.is_closing = None;
+                close(slot, fd);
+            }
+        }
+    }
+
     /// Clients whose replies wait.
     #[must_use]
     pub fn waiting(&self) -> u64 {

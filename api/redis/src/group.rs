@@ -7,7 +7,7 @@ use crate::course::{Course, Extent, Heir, Holder, HolderRef, Leader, Meaning, Pr
 use crate::feed::{Feed, MEMORY_MAX};
 use crate::gate::{LEASE, now_ns};
 use crate::replication::{self, Counted, Followed, Sync};
-use crate::shared::{Former, Role, Server, Shared, ToGroup, ToServer};
+use crate::shared::{Former, Role, Server, Shared, ToGroup, ToServer, copy};
 use fide_client::group::{Entry, Event, Group, Options, Stage};
 use fide_client::wire::control::{GroupMember, GroupOrder, GroupStatus, Reply, Request};
 use fide_client::wire::verdict::{Cause, Grade};
@@ -207,7 +207,7 @@ pub struct Worker {
     struck_off_in: u64,
     led_at: Option<Instant>,
     /// The term and the in-sync set that were written down last.
-    kept_set: (u64, String),
+    kept_set: (u64, String, bool),
     /// Nothing is decided: the agent was asked why.
     asked_stall: Option<(Instant, mpsc::Receiver<Result<GroupStatus, String>>)>,
     instances: BTreeMap<u64, (u32, u32)>,
@@ -236,8 +236,11 @@ pub struct Worker {
     /// The last client that said that it leads no more.
     resigned: Option<u64>,
     /// This server has said what it has of it, and when that was decided.
-    has_claimed: bool,
+    /// Behind which term it was said what this server has, and whether it loads.
+    has_claimed: Option<(u64, bool)>,
     claimed: Option<Instant>,
+    /// The hosts of a group that was begun anew, and when they were asked for; nobody's where it was not.
+    anew: Option<(Instant, Vec<String>)>,
     /// The group has ended, and one of its name has begun.
     is_former: bool,
     /// An operator wants this server to lead: the term that was asked for, once it was.
@@ -442,7 +445,7 @@ impl Worker {
             streamed_at: Instant::now(),
             struck_off_in: 0,
             led_at: None,
-            kept_set: (0, String::new()),
+            kept_set: (0, String::new(), false),
             instances: BTreeMap::new(),
             seen_ended: BTreeMap::new(),
             gap_since: None,
@@ -458,8 +461,9 @@ impl Worker {
             may_renew: false,
             leases: Vec::new(),
             resigned: None,
-            has_claimed: false,
+            has_claimed: None,
             claimed: None,
+            anew: None,
             is_former: false,
             forced: None,
             forced_at: None,
@@ -533,44 +537,113 @@ impl Worker {
         })
     }
 
-    /// Before a server leads: what this one has of a former group.
+    /// While no server leads: what this one has of a former group, or of this one where all servers
+    /// that had everything have ended.
     fn claim(&mut self) -> Result<(), String> {
-        if self.course.term > 0 || self.has_claimed || !self.runs() || self.members.is_empty() {
+        let is_idle = matches!(self.state, State::Nothing { .. }) && !self.is_whole && self.is_headless_for(LEAD_AGAIN);
+        if !self.runs() || self.members.is_empty() || self.course.term > 0 && !is_idle {
             return Ok(());
         }
-        let Some(on_disk) = self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
-            return Ok(()); // it loads
-        };
-        self.has_claimed = true;
+        let term = self.course.term;
+        let said = self.has_claimed.filter(|(of, _)| *of == term).map(|(_, loads)| loads);
+        if said == Some(false) {
+            return Ok(());
+        }
+        let on_disk = self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let loads = on_disk.is_none();
+        if loads && said == Some(true) {
+            return Ok(());
+        }
+        let loading = || self.shared.kept().map(|kept| Former { extent: Extent::Loads, ..kept });
+        let has = on_disk.unwrap_or_else(loading);
         let generation = self.shared.generation.load(Ordering::Relaxed);
-        self.former = self.former.take().or(on_disk).filter(|former| former.generation != generation);
+        let former = if term == 0 {
+            self.former.clone().or(has).filter(|former| former.generation != generation)
+        } else {
+            has.filter(|has| has.generation == generation && has.term.saturating_add(1) >= term)
+        };
+        if former.is_none() && (loads || term > 0) {
+            return Ok(()); // it says more when it has loaded; of this group it has not all
+        }
+        (self.has_claimed, self.claimed) = (Some((term, loads)), None);
         let (host, address) = (self.host.clone(), self.address());
         let nothing = Former { generation: 0, term: 0, extent: Extent::Empty, offset: 0, set: String::new() };
-        let Former { generation, term, extent, offset, set } = self.former.clone().unwrap_or(nothing);
+        let Former { generation, term, extent, offset, set } = former.unwrap_or(nothing);
         self.propose(Proposal::Has { term, extent, former: generation, offset, set: &set, host: &host, address: &address })
+    }
+
+    fn keep_origin(&self) {
+        self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
+        self.shared.lineage_term.store(self.course.origin_term, Ordering::Relaxed);
+    }
+
+    fn is_headless_for(&self, time: Duration) -> bool {
+        self.headless.is_some_and(|at| at.elapsed() >= time)
     }
 
     /// Whether this server may ask to lead first.
     fn is_first(&mut self) -> bool {
+        // Somebody may have more to say.
+        let may_ask = self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK);
+        let loads = self.has_claimed.is_some_and(|(_, loads)| loads);
         match self.course.heir() {
-            Heir::Is(client) if client != self.group.client() => false,
-            // Somebody may have more to say.
-            Heir::Is(_) | Heir::None => self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK),
+            Heir::Is(client) => client == self.group.client() && may_ask,
+            _ if !may_ask || loads => false,
+            Heir::None => self.all_have_spoken(),
             Heir::Waits(missing) if missing.is_empty() => {
-                let what = "the group has begun anew, and no server here knows how far its data go, as with the data of its last snapshot: FIDE LEAD \
-                            FORCE on the one whose data shall stay (INFO keyspace, INFO persistence); with appendonly yes no person is asked";
+                let what = "the group has begun anew, and no server here knows how far its data go, as with the data of its last snapshot, or of a \
+                            log that was not written anew yet behind a copy of all data: FIDE LEAD FORCE on the one whose data shall stay (INFO \
+                            fide, INFO keyspace); with appendonly yes, and fide_data_in_log 1, no person is asked";
                 self.waits_because(what.into());
                 false
             }
             Heir::Waits(missing) => {
-                let missing = missing.join(", ");
+                let missing = self.in_words(&missing);
                 self.waits_because(format!(
-                    "the group has begun anew; of the servers that had all data of the former one, {missing} is missing: FIDE LEAD FORCE \
-                     here goes on without"
+                    "the group has begun anew; of the servers that had all data of the former one, {missing}: FIDE LEAD FORCE here goes on without"
                 ));
                 false
             }
         }
+    }
+
+    /// Servers that are waited for, and why.
+    fn in_words(&self, missing: &[String]) -> String {
+        let of = |address: &String| match self.course.extent_of(address) {
+            None => format!("{address} is missing"),
+            Some(Extent::Loads) => format!("{address} loads its data"),
+            Some(Extent::Empty) => format!("{address} has lost them"),
+            Some(_) => format!("{address} does not know how far its data go (no log of every write, or of former data)"),
+        };
+        missing.iter().map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Nobody has anything of a former group. Where there was one, a server that has not spoken yet
+    /// may have all of its data: it loads, or is started later.
+    fn all_have_spoken(&mut self) -> bool {
+        if self.anew.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEAD_AGAIN) {
+            let Ok(of) = status(self.settings.socket.as_deref(), &self.settings.group) else { return false };
+            let hosts = of.members.into_iter().map(|member| member.host).filter(|_| of.anew);
+            self.anew = Some((Instant::now(), hosts.collect()));
+        }
+        let hosts = self.anew.iter().flat_map(|(_, hosts)| hosts);
+        let silent: Vec<&str> = hosts.filter(|host| !self.course.has_spoken(host)).map(String::as_str).collect();
+        if silent.is_empty() {
+            return true;
+        }
+        let silent = silent.join(", ");
+        self.waits_because(format!(
+            "the group has begun anew, and no server that has spoken has data of the former one; none of {silent} has: start the servers there, \
+             or FIDE LEAD FORCE here begins without data"
+        ));
+        false
+    }
+
+    /// Whether this server leads again where all that had everything have ended, and were started again.
+    fn is_first_again(&self) -> bool {
+        let generation = self.shared.generation.load(Ordering::Relaxed);
+        let may_ask = self.claimed.is_some_and(|at| at.elapsed() >= OTHERS_MAY_SPEAK);
+        may_ask && self.is_headless_for(LEAD_AGAIN) && self.course.heir_again(generation) == Heir::Is(self.group.client())
     }
 
     /// Nobody leads for long, and this server cannot.
@@ -581,9 +654,13 @@ impl Worker {
             return;
         }
         let had = self.course.set().replace('\n', ", ");
+        let rest = match self.course.heir_again(self.shared.generation.load(Ordering::Relaxed)) {
+            Heir::Waits(missing) if !missing.is_empty() => format!("; {}", self.in_words(&missing)),
+            _ => String::new(),
+        };
         self.waits_because(format!(
-            "no server leads: those that had all data ({had}) have ended, or lost them. FIDE LEAD FORCE on the server whose data shall stay (INFO \
-             keyspace says how many keys each has)"
+            "no server leads: those that had all data ({had}) have ended, or lost them{rest}. FIDE LEAD FORCE on the server whose data shall stay (INFO \
+             fide says of which term each has data, INFO keyspace how many keys)"
         ));
     }
 
@@ -770,13 +847,14 @@ impl Worker {
             self.resigned_term = term;
             self.propose(Proposal::Resign { term })?;
         }
-        let leads = self.course.leader.as_ref().is_some_and(|leader| {
+        let may_lead = self.course.leader.as_ref().is_some_and(|leader| {
             let lives = !self.ended.contains(&leader.client) && !self.hung.contains(&leader.client);
-            !self.course.resigned && lives && self.members.contains(&leader.member) && !self.is_passed_over(leader.client)
+            !self.course.resigned && lives && self.members.contains(&leader.member)
         });
+        let leads = may_lead && self.course.leader.as_ref().is_some_and(|leader| !self.is_passed_over(leader.client));
         // An operator's word counts for what was true when it was given. The leader leads already: another term would end its clients' connections for nothing.
         let leads_here = leads && self.is_own() && matches!(self.state, State::Leading { .. } | State::TakingOver { .. });
-        let is_void = |discards: bool| leads_here || leads && !discards && !self.is_in_sync();
+        let is_void = |discards: bool| leads_here || may_lead && !discards && !self.is_in_sync();
         if self.forced_at.is_some_and(|(at, discards)| at.elapsed() >= FORCE_MAX || is_void(discards)) {
             self.forced_at = None;
             self.forced = self.forced.filter(|term| *term != 0);
@@ -803,7 +881,8 @@ impl Worker {
                 to_apply <= TO_APPLY_MAX || headless >= LEAD_AGAIN
             }
             State::Nothing { .. } if self.course.term == 0 => self.is_first(),
-            State::Nothing { since } => self.is_whole && since.elapsed() >= LEAD_AGAIN && headless >= LEAD_AGAIN,
+            State::Nothing { since } if self.is_whole => since.elapsed() >= LEAD_AGAIN && headless >= LEAD_AGAIN,
+            State::Nothing { .. } => self.is_first_again(),
             _ => false,
         };
         let term = self.course.term + 1;
@@ -815,6 +894,8 @@ impl Worker {
             let (host, address) = (self.host.clone(), self.address());
             let lease_ms = if self.shared.has_lease.load(Ordering::Acquire) { LEASE.as_millis() as u32 } else { 0 };
             let zone = self.zone();
+            // By what all have said.
+            self.is_whole |= is_able && matches!(self.state, State::Nothing { .. });
             let is_listed = !is_forced && self.course.holders.contains_key(&self.group.client());
             self.propose(Proposal::Lead { term, is_listed, lease_ms, zone: &zone, host: &host, address: &address })?;
         }
@@ -918,9 +999,11 @@ impl Worker {
     /// A leader that does not hear what is decided is of no use to its clients.
     fn look_at_stalls(&mut self) -> Result<(), String> {
         let is_waiting = matches!(self.state, State::Leading { .. }) && self.group.pending() > 0;
-        if !is_waiting || self.course.in_sync() < 2 {
+        if !is_waiting {
             self.decided_at = Instant::now();
         }
+        // Nobody could take over: only a majority that is not heard ends it.
+        let is_alone = self.course.in_sync() < 2;
         if self.decided_at.elapsed() < STALLED {
             self.asked_stall = None;
             return Ok(());
@@ -937,7 +1020,7 @@ impl Worker {
             return Ok(());
         };
         let why = match answer.try_recv() {
-            Ok(Ok(of)) if of.written.is_some_and(|written| written < of.index) => format!(
+            Ok(Ok(of)) if !is_alone && of.written.is_some_and(|written| written < of.index) => format!(
                 "nothing that was decided was written here for {} s: the disk of this host's agent does not take the log",
                 STALLED.as_secs()
             ),
@@ -949,7 +1032,7 @@ impl Worker {
                 (self.decided_at, self.asked_stall) = (Instant::now(), None);
                 return Ok(());
             }
-            Err(_) if asked.elapsed() < STALLED => return Ok(()),
+            Err(_) if asked.elapsed() < STALLED || is_alone => return Ok(()),
             Err(_) => "the agent of this host does not answer".into(),
         };
         (self.decided_at, self.asked_stall) = (Instant::now(), None);
@@ -1067,7 +1150,15 @@ impl Worker {
         let (over, shared) = (is_over.clone(), self.shared.clone());
         let (account, id) = (self.shared.accounts().of_others, self.id.clone());
         std::thread::spawn(move || {
-            let _ = tell.send(replication::give_data(&listener, &leader.address, &account, &id, &over));
+            let comes = || {
+                shared.copy.store(copy::COMES, Ordering::Release);
+                // What lay on its disk when it was started is not what it has from here on.
+                *shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(None);
+            };
+            let given = replication::give_data(&listener, &leader.address, &account, &id, &over, comes);
+            let (comes, came) = (copy::COMES, copy::CAME);
+            let _ = shared.copy.compare_exchange(comes, came, Ordering::AcqRel, Ordering::Acquire);
+            let _ = tell.send(given);
             shared.to_group.bell.ring();
         });
         let feed = Feed::new(self.course.offset, self.settings.dir.clone());
@@ -1110,11 +1201,10 @@ impl Worker {
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
                 let is_stream = matches!(meaning, Meaning::Decided { .. } | Meaning::Leads);
-                let is_led = matches!(meaning, Meaning::Leads);
                 if is_stream {
                     self.streamed_at = Instant::now();
                 }
-                if is_led {
+                if matches!(meaning, Meaning::Leads) {
                     self.led_at = Some(Instant::now());
                 }
                 if matches!(meaning, Meaning::Void) && entry.client == self.group.client() {
@@ -1143,11 +1233,7 @@ impl Worker {
                     Meaning::Claims { client } if client == self.group.client() => self.claimed = Some(Instant::now()),
                     Meaning::Claims { .. } | Meaning::Fails => {}
                 }
-                self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
-                if is_led {
-                    // What lay on this server's disk when it began is of no interest any more.
-                    *self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(None);
-                }
+                self.keep_origin();
                 let leads = self.is_own();
                 self.copies.read(&self.course, entry.index, entry.bytes.len(), is_stream, leads, Instant::now());
                 if leads && let Some(dropped) = self.copies.to_drop(&self.course) {
@@ -1162,7 +1248,7 @@ impl Worker {
                         .into());
                 };
                 let before = std::mem::replace(&mut self.course, course);
-                self.shared.lineage.store(self.course.origin, Ordering::Relaxed);
+                self.keep_origin();
                 self.copies = Copies::new(Instant::now());
                 if self.course.lease_max_ms > 0 {
                     // Of whoever has led among the entries that are not there any more.
@@ -1425,7 +1511,9 @@ impl Worker {
 
     /// This host's server has its data, or could not get them.
     fn synced(&mut self) {
-        let has_other_leader = self.course.leader.is_some() && !self.course.resigned && !self.is_own();
+        // One that has ended has nothing to give.
+        let lives = |leader: &Leader| !self.ended.contains(&leader.client);
+        let has_other_leader = self.course.leader.as_ref().is_some_and(lives) && !self.course.resigned && !self.is_own();
         match &mut self.state {
             State::Checking { leader, result } => match result.try_recv() {
                 // Another one leads meanwhile, who is asked about.
@@ -1650,14 +1738,15 @@ impl Worker {
         if !is_one {
             return;
         }
-        let (term, set) = (self.course.term, self.course.set());
-        if self.kept_set.0 == term && self.kept_set.1 == set {
+        let (term, set, is_live) = (self.course.term, self.course.set(), self.shared.log_is_live.load(Ordering::Acquire));
+        if self.kept_set == (term, set.clone(), is_live) {
             return;
         }
-        self.kept_set = (term, set.clone());
+        self.kept_set = (term, set.clone(), is_live);
+        let extent = if is_live { Extent::Log } else { Extent::Unknown };
         let generation = self.shared.generation.load(Ordering::Relaxed);
         let offset = self.course.offset.unwrap_or(0);
-        let _ = self.shared.lineages.send(Former { generation, term, extent: Extent::Log, offset, set });
+        let _ = self.shared.lineages.send(Former { generation, term, extent, offset, set });
     }
 
     fn show(&self) {
@@ -1675,8 +1764,9 @@ impl Worker {
             trouble.clone_into(&mut seen.trouble);
         }
         seen.runs = self.runs();
+        // One that is not heard may live, and answer its clients.
         seen.leader_lives = self.course.leader.as_ref().is_some_and(|leader| {
-            let is_gone = self.ended.contains(&leader.client) || self.is_passed_over(leader.client);
+            let is_gone = self.ended.contains(&leader.client);
             !self.course.resigned && !is_gone && self.members.contains(&leader.member)
         });
         let offset = self.course.offset.unwrap_or(0);

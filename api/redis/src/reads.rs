@@ -84,6 +84,10 @@ struct Client {
     waits: u64,
     /// Answers may come at any time.
     is_later: bool,
+    /// Its transaction is being queued.
+    is_queueing: bool,
+    /// Something of that was refused, and what follows may not be.
+    was_refused: bool,
 }
 
 /// See the head of this file.
@@ -99,6 +103,8 @@ pub struct Reads {
     /// The client that is read from.
     current: Option<usize>,
     clients: Vec<Client>,
+    /// Something was refused to a client, and it is not known to which.
+    has_refused: bool,
     /// Clients for which something was executed in this turn.
     active: Vec<usize>,
     /// Keys that were written in this turn.
@@ -120,7 +126,8 @@ impl Reads {
         // What was written last, before, is not known.
         *self = Self { is_on, is_careful, turn: 1, look_at: DIRTY_MIN, clients, is_other_written: true, ..Self::default() };
         // Who has asked for later answers gets them from this server, too.
-        self.clients.iter_mut().for_each(|client| *client = Client { is_later: client.is_later, ..Client::default() });
+        let kept = |client: &Client| Client { is_later: client.is_later, is_queueing: client.is_queueing, ..Client::default() };
+        self.clients.iter_mut().for_each(|client| *client = kept(client));
     }
 
     /// Whether replies may leave at once.
@@ -141,6 +148,42 @@ impl Reads {
         if let Ok(fd) = usize::try_from(fd) {
             *self.client(fd) = Client::default();
         }
+    }
+
+    /// A client's transaction begins, or is over.
+    pub fn queues(&mut self, is_queueing: bool) {
+        if let Some(fd) = self.current {
+            let client = self.client(fd);
+            (client.is_queueing, client.was_refused) = (is_queueing, false);
+        }
+    }
+
+    /// Whether what comes now may be queued.
+    pub fn is_queueing(&mut self) -> bool {
+        self.is_careful || self.current.is_some_and(|fd| self.client(fd).is_queueing)
+    }
+
+    /// What is executed now is refused, because this server does not lead.
+    pub fn refuses(&mut self) {
+        self.has_refused |= self.is_careful;
+        if let Some(fd) = self.current {
+            let client = self.client(fd);
+            client.was_refused |= client.is_queueing;
+        }
+    }
+
+    /// Clients of whose transactions a part was refused, before this server leads and takes the rest:
+    /// their descriptors; nothing where any client may be one.
+    pub fn half_refused(&mut self) -> Option<Vec<i32>> {
+        if std::mem::take(&mut self.has_refused) {
+            return None;
+        }
+        let of = self.clients.iter_mut().enumerate().filter(|(_, client)| client.was_refused);
+        let fds = of.filter_map(|(fd, client)| {
+            (client.is_queueing, client.was_refused) = (false, false);
+            i32::try_from(fd).ok()
+        });
+        Some(fds.collect())
     }
 
     /// A client that may be answered at any time.
@@ -346,6 +389,26 @@ mod tests {
     fn run(reads: &mut Reads, fd: i32, access: Access, words: &[&str]) {
         reads.reads_from(fd);
         reads.executes(access, words.len(), |at| words[at].as_bytes());
+    }
+
+    #[test]
+    fn whose_transaction_was_refused_in_part_is_known() {
+        let mut reads = Reads::default();
+        reads.reads_from(5);
+        reads.refuses();
+        reads.queues(true);
+        reads.reads_from(6);
+        reads.queues(true);
+        reads.refuses();
+        reads.reads_from(7);
+        reads.queues(true);
+        reads.refuses();
+        reads.queues(false);
+        assert_eq!(reads.half_refused(), Some(vec![6]));
+        assert_eq!(reads.half_refused(), Some(vec![]), "it is told once");
+        reads.be_careful();
+        reads.refuses();
+        assert_eq!(reads.half_refused(), None, "any client may be one");
     }
 
     #[test]

@@ -98,13 +98,13 @@ pub enum Sync {
     Whole(u64),
 }
 
-/// What a server says of itself: a section of INFO.
+/// What a server says of itself: sections of INFO.
 ///
 /// # Errors
 /// What it answered, or that it did not.
-pub fn ask_info(address: &str, account: &Account, section: &str) -> io::Result<String> {
+pub fn ask_info(address: &str, account: &Account, sections: &[&str]) -> io::Result<String> {
     let mut server = connect(address, account, Duration::from_millis(500), |_| true)?;
-    let len = asked(&mut server, &["INFO", section])?;
+    let len = asked(&mut server, &[&["INFO"], sections].concat())?;
     let len = len.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()).filter(|len| *len <= LINE_MAX);
     let mut text = vec![0; len.ok_or_else(|| wrong("INFO is not answered by a text"))?];
     server.read_exact(&mut text)?;
@@ -184,7 +184,7 @@ pub fn attach(
 /// # Errors
 /// What the server answered, or that it did not.
 pub fn position(address: &str, account: &Account) -> io::Result<(String, u64)> {
-    let info = ask_info(address, account, "replication")?;
+    let info = ask_info(address, account, &["replication"])?;
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
     let offset = field("master_repl_offset:").and_then(|offset| offset.parse().ok());
     field("master_replid:").zip(offset).ok_or_else(|| wrong("INFO names no replication id and offset"))
@@ -366,7 +366,7 @@ pub struct Followed {
     pub offset: u64,
 }
 
-/// This host's server gets the leader's data.
+/// This host's server gets the leader's data. `comes`: from here on it has others than before.
 ///
 /// # Errors
 /// Which side failed, and how; or `is_over`.
@@ -376,6 +376,7 @@ pub fn give_data(
     account: &Account,
     id: &str,
     is_over: &AtomicBool,
+    comes: impl FnOnce(),
 ) -> io::Result<Followed> {
     let mut own = accept(listener, is_over)?;
     let failed = |own: &TcpStream, e: io::Error| {
@@ -384,6 +385,7 @@ pub fn give_data(
     };
     let (mut from, sync) = attach(leader, account, None, false).map_err(|e| failed(&own, e))?;
     let Sync::Whole(offset) = sync else { return Err(failed(&own, wrong("a stream without its data"))) };
+    comes();
     own.write_all(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes())?;
     let is_marked = pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
     if is_marked {

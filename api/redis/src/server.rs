@@ -13,14 +13,15 @@ use crate::lineage;
 use crate::metrics;
 use crate::reads::Access;
 use crate::replication::{self, Account, Accounts};
-use crate::shared::{self, Former, Role, Shared, ToGroup, ToServer};
+use crate::shared::{self, Former, Role, Shared, ToGroup, ToServer, copy};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -34,9 +35,14 @@ const CHECK: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 /// And whether it could execute everything.
 const LOOK_AT_ERRORS: Duration = Duration::from_millis(100);
-/// Other servers that are asked how many keys they have before this one leads by force: each may
-/// take half a second.
-const ASKED_MAX: usize = 4;
+/// And whether its log has all data.
+const LOOK_AT_LOG: Duration = Duration::from_millis(50);
+/// Other servers that are asked what they have before this one leads by force, all at once.
+const ASKED_MAX: usize = 16;
+/// So long an operator who lets a server lead by force waits for what others have.
+const ASKED_WITHIN: Duration = Duration::from_secs(1);
+/// A file that could not be written is tried again after so long.
+const WRITES_AGAIN: Duration = Duration::from_secs(2);
 /// Commands that are kept in mind.
 const KINDS_MAX: usize = 4096;
 /// Bytes of its stream that a server keeps at least.
@@ -81,7 +87,9 @@ struct Server {
     looked: Instant,
     /// The same, for commands of the stream that it could not execute.
     looked_at_errors: Instant,
-    /// How many there were then.
+    /// The same, for its log.
+    looked_at_log: Instant,
+    /// How many errors there were then.
     errors_before: u64,
     /// When it was looked as what it comes to others.
     asked: Instant,
@@ -163,6 +171,11 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
     let port: u16 = setting(api, "port").parse().unwrap_or(0);
     if port == 0 {
         return Err("port 0: the module reaches its own server by TCP, and so do others".into());
+    }
+    if setting(api, "tls-replication") == "yes" {
+        return Err("tls-replication yes: a server is given its data by its own module, over the loopback device and without TLS; say tls-replication no \
+                    (clients may use tls-port)"
+            .into());
     }
     if setting(api, "cluster-enabled") == "yes" {
         return Err("cluster-enabled yes: a group is one shard; run servers of a group without cluster mode".into());
@@ -306,6 +319,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     if setting(api, "repl-backlog-size").parse().is_ok_and(|size: u64| size < BACKLOG) {
         drop(api.call("CONFIG", &["SET", "repl-backlog-size", &BACKLOG.to_string()]));
     }
+    *shared.kept.lock().unwrap_or_else(PoisonError::into_inner) = lineage::read(&settings.lineage);
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     if let Some(why) = is_out_of_reach(api) {
@@ -324,6 +338,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         checked: now,
         looked: now,
         looked_at_errors: now,
+        looked_at_log: now,
         errors_before: 0,
         asked: now,
     };
@@ -364,7 +379,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     };
     thread.spawn(run).map_err(|e| format!("no thread: {e}"))?;
     let keeper = std::thread::Builder::new().name("fide-lineage".into());
-    keeper.spawn(move || to_write.iter().for_each(|former| write_lineage(&former))).map_err(|e| format!("no thread: {e}"))?;
+    let of_keeper = SETTINGS.get().ok_or("no settings")?;
+    keeper.spawn(move || write_lineages(of_keeper, &to_write)).map_err(|e| format!("no thread: {e}"))?;
     if let (Some(listener), Some(settings)) = (listener, SETTINGS.get()) {
         let thread = std::thread::Builder::new().name("fide-metrics".into());
         let of_server = || (self::shared().is_leading.load(Ordering::Relaxed), is_short_of_copies());
@@ -389,7 +405,7 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
         false
     } else if is(b"config") {
         // SAFETY: as above.
-        opens_a_replica(unsafe { api::arguments(ctx) })
+        takes_what_is_the_modules(unsafe { api::arguments(ctx) }, main.lacks_copies.get())
     } else if !main.leads.get() {
         match kind {
             Kind::Harmless => false,
@@ -397,9 +413,16 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
             Kind::Write => !main.is_replica.get(),
         }
     } else {
-        main.lacks_copies.get() && kind.may_write()
+        // In a transaction they are Redis' own to refuse then, as for want of replicas: that voids it.
+        main.lacks_copies.get() && kind.may_write() && (kind == Kind::Sent || !calls::with_reads(|reads| reads.is_queueing()))
     };
+    if is(b"multi") || [&b"exec"[..], b"discard", b"reset"].iter().any(|over| is(over)) {
+        calls::with_reads(|reads| reads.queues(is(b"multi")));
+    }
     if is_refused {
+        if !main.leads.get() {
+            calls::with_reads(crate::reads::Reads::refuses);
+        }
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
     } else {
@@ -421,6 +444,10 @@ fn refuse_writes(lacks_copies: bool) {
     let api = main().api;
     let to_set = if lacks_copies {
         main().min_replicas.replace(setting(api, "min-replicas-to-write"));
+        // With 0 it looks at no replicas.
+        if setting(api, "min-replicas-max-lag") == "0" {
+            drop(api.call("CONFIG", &["SET", "min-replicas-max-lag", "10"]));
+        }
         NO_WRITES.to_owned()
     } else {
         main().min_replicas.take()
@@ -483,14 +510,17 @@ unsafe extern "C" fn on_key(_ctx: *mut Ctx, _kind: c_int, _event: *const c_char,
     api::OK
 }
 
-/// `CONFIG SET replica-read-only no`: a server that follows would take writes of its own.
-fn opens_a_replica<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
+/// `CONFIG SET` of what keeps a follower as its leader is, or refuses writes while too few servers
+/// have all data.
+fn takes_what_is_the_modules<'a>(mut arguments: impl Iterator<Item = &'a [u8]>, lacks_copies: bool) -> bool {
     if !arguments.next().is_some_and(|sub| sub.eq_ignore_ascii_case(b"set")) {
         return false;
     }
+    let opens = ["replica-read-only", "slave-read-only", "replica-ignore-maxmemory", "slave-ignore-maxmemory"];
+    let refuses = ["min-replicas-to-write", "min-slaves-to-write", "min-replicas-max-lag", "min-slaves-max-lag"];
+    let is = |name: &[u8], known: &[&str]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
     while let (Some(name), Some(value)) = (arguments.next(), arguments.next()) {
-        let is_it = [&b"replica-read-only"[..], b"slave-read-only"].iter().any(|known| name.eq_ignore_ascii_case(known));
-        if is_it && !value.eq_ignore_ascii_case(b"yes") {
+        if is(name, &opens) && !value.eq_ignore_ascii_case(b"yes") || lacks_copies && is(name, &refuses) {
             return true;
         }
     }
@@ -521,7 +551,10 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
         return api.status("OK");
     }
     if name.is_some_and(|name| name.eq_ignore_ascii_case(b"config")) {
-        return api.error("ERR fide: a server of a group that follows takes no writes: replica-read-only stays yes");
+        return api.error(
+            "ERR fide: a server of a group that follows takes no writes and drops no keys by itself: replica-read-only and replica-ignore-maxmemory \
+             stay yes; and while writes are refused for want of copies (FIDE STATUS), min-replicas-to-write and min-replicas-max-lag stay as they are",
+        );
     }
     if name.is_some_and(|name| OF_THE_GROUP.iter().any(|of_the_group| name.eq_ignore_ascii_case(of_the_group))) {
         return api.error("ERR fide: the group decides who leads: FIDE STEPDOWN on the leader lets another server lead");
@@ -551,6 +584,7 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     shared().moves();
     // Whatever becomes of this server meanwhile: what it shows others may have been mended.
     if sub == AFTER && with(|s| s.asked.elapsed() >= CHECK) {
+        shared().gate.let_go();
         with(|s| s.asked = Instant::now());
         *shared().accounts.lock().unwrap_or_else(PoisonError::into_inner) = accounts(main().api);
         if has_tls(main().api) {
@@ -569,6 +603,10 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     let is_loading = main().api.is_loading();
     if !is_loading {
         look_at_disk();
+        if with(|s| s.looked_at_log.elapsed() >= LOOK_AT_LOG) {
+            with(|s| s.looked_at_log = Instant::now());
+            look_at_log();
+        }
     }
     if !is_loading && with(|s| std::mem::take(&mut s.is_loading)) {
         shared().to_server.bell.ring();
@@ -649,7 +687,8 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
         match told {
             ToServer::Follow { leader, .. } if !may_be_replaced() => {
                 let why = format!(
-                    "this server has data that are not the group's, and {leader} leads: FIDE FOLLOW FORCE here drops them, FIDE LEAD FORCE DISCARD here makes the others take them and drops theirs"
+                    "this server has {}, and {leader} leads: FIDE FOLLOW FORCE here drops them, FIDE LEAD FORCE DISCARD here makes the others take them and drops theirs",
+                    in_words_of_others()
                 );
                 if with(|s| s.role != Role::Waits(why.clone())) {
                     main().api.log(c"warning", &why);
@@ -663,6 +702,8 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                 shared().not_executed.store(0, Ordering::Release);
                 // Redis itself refuses clients' writes then.
                 drop(main().api.call("CONFIG", &["SET", "replica-read-only", "yes"]));
+                // It would drop keys that its leader has.
+                drop(main().api.call("CONFIG", &["SET", "replica-ignore-maxmemory", "yes"]));
                 // A leader that hangs sends nothing, and this server has all its data: it stays as it is.
                 drop(main().api.call("CONFIG", &["SET", "repl-timeout", NEVER]));
                 replicate("127.0.0.1", &port.to_string());
@@ -682,6 +723,8 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                 if let Some(timeout) = REPL_TIMEOUT.get() {
                     drop(main().api.call("CONFIG", &["SET", "repl-timeout", timeout]));
                 }
+                // What lay on its disk when it was started is not what it has from here on.
+                *shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(None);
                 keep_lineage();
                 *shared().stream_id.lock().unwrap_or_else(PoisonError::into_inner) = main().api.replication_id();
                 main().api.on_readable(fd.as_raw_fd(), on_group);
@@ -697,14 +740,25 @@ fn may_be_replaced() -> bool {
     if with(|s| s.replaceable == Some(generation)) {
         return true;
     }
-    let kept = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage)).map(|former| former.generation);
-    let lineage = shared().lineage.load(Ordering::Relaxed);
-    let is_own = kept.is_some_and(|kept| kept == generation || kept == lineage);
+    let (lineage, term) = (shared().lineage.load(Ordering::Relaxed), shared().lineage_term.load(Ordering::Relaxed));
+    let is_former = |kept: &Former| kept.generation == lineage && kept.term <= term;
+    let is_own = shared().kept().is_some_and(|kept| kept.generation == generation || is_former(&kept));
     let has_data = has_data();
     if is_own || !has_data {
         keep_lineage();
     }
     is_own || !has_data
+}
+
+/// Which data those are that may not go for the leader's.
+fn in_words_of_others() -> String {
+    let (lineage, term) = (shared().lineage.load(Ordering::Relaxed), shared().lineage_term.load(Ordering::Relaxed));
+    match shared().kept() {
+        Some(kept) if kept.generation == lineage => {
+            format!("later data (of term {} of the former group; the group goes on with those of term {term})", kept.term)
+        }
+        _ => "data that are not the group's".into(),
+    }
 }
 
 fn has_data() -> bool {
@@ -720,16 +774,37 @@ fn look_at_disk() {
     // What its own log could not do when it was loaded says nothing of a leader's stream.
     let errors = errors_of_the_stream();
     with(|s| s.errors_before = errors);
-    let former = SETTINGS.get().and_then(|settings| lineage::read(&settings.lineage));
     let (has_data, has_log) = (has_data(), setting(main().api, "appendonly") == "yes");
-    let extent = match (has_data, has_log) {
-        (false, _) => Extent::Empty,
-        (true, true) => Extent::Log,
-        (true, false) => Extent::Unknown,
+    let extent = |former: &Former| match () {
+        () if !has_data => Extent::Empty,
+        () if has_log && former.extent == Extent::Log => Extent::Log,
+        () => Extent::Unknown,
     };
-    let former = former.map(|former| Former { extent, ..former });
+    let former = shared().kept().map(|former| Former { extent: extent(&former), ..former });
     *shared().on_disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
     shared().to_group.bell.ring();
+}
+
+/// Whether all of its data are in its log. A server that was given data writes its log anew, and its
+/// former one, of other data, is what it would load until that is done.
+fn look_at_log() {
+    let api = main().api;
+    let is = |section: &CStr, field: &CStr| api.number_of(section, field);
+    let persistence = |field: &CStr| is(c"persistence", field);
+    let is_kept = persistence(c"aof_enabled") == Some(1);
+    let is_new = persistence(c"aof_rewrite_in_progress") == Some(0) && persistence(c"aof_rewrite_scheduled") == Some(0);
+    let has_all = !main().is_replica.get()
+        || is(c"replication", c"master_sync_in_progress") == Some(0)
+            && is(c"replication", c"master_link_down_since_seconds").is_none();
+    if is_kept && is_new && has_all {
+        // Not if data come just now.
+        let (came, none) = (copy::CAME, copy::NONE);
+        _ = shared().copy.compare_exchange(came, none, Ordering::AcqRel, Ordering::Acquire);
+    }
+    let is_live = is_kept && shared().copy.load(Ordering::Acquire) == copy::NONE;
+    if shared().log_is_live.swap(is_live, Ordering::AcqRel) != is_live {
+        shared().to_group.bell.ring();
+    }
 }
 
 /// From now on this server's data are those of the group as it is now, also when it starts again.
@@ -742,14 +817,48 @@ fn keep_lineage() {
     let _ = shared().lineages.send(former);
 }
 
-/// By a thread of its own: the disk may be slow.
-fn write_lineage(former: &Former) {
-    let Some(settings) = SETTINGS.get() else { return };
-    // Who has all data is written there already, or will be.
-    let is_there = former.term == 0 && lineage::read(&settings.lineage).is_some_and(|kept| kept.generation == former.generation);
-    if !is_there && let Err(e) = lineage::write(&settings.lineage, former) {
+/// By a thread of its own: the disk may be slow. What cannot be written is tried again, and what the
+/// file said before is not left there: it is not so any more.
+fn write_lineages(settings: &Settings, to_write: &mpsc::Receiver<Former>) {
+    let mut unwritten: Option<Former> = None;
+    loop {
+        let next = match &unwritten {
+            None => to_write.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) => to_write.recv_timeout(WRITES_AGAIN),
+        };
+        let is_first = unwritten.is_none();
+        let former = match (next, unwritten.take()) {
+            // Who has all data is written there already, or will be.
+            (Ok(next), before) if next.term == 0 => {
+                let is_there = |kept: &Former| kept.generation == next.generation;
+                before.filter(is_there).or((!shared().kept().as_ref().is_some_and(is_there)).then_some(next))
+            }
+            (Ok(next), _) => Some(next),
+            (Err(RecvTimeoutError::Timeout), before) => before,
+            (Err(RecvTimeoutError::Disconnected), _) => return,
+        };
+        let Some(former) = former else { continue };
+        let written = lineage::write(&settings.lineage, &former);
         let path = settings.lineage.display();
-        shared().to_server.push(ToServer::Warn(format!("cannot write {path}: {e}: behind a restart an operator is asked")));
+        match written {
+            Ok(()) => {
+                if !is_first {
+                    shared().to_server.push(ToServer::Warn(format!("{path} is written again")));
+                }
+                *shared().kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
+            }
+            Err(e) => {
+                let left = lineage::forget(&settings.lineage).err();
+                if is_first {
+                    let behind = left.map_or_else(
+                        || "behind a restart before that an operator is asked".into(),
+                        |e| format!("nor can it be removed ({e}): remove it before this server is started again"),
+                    );
+                    shared().to_server.push(ToServer::Warn(format!("cannot write {path}: {e}: it is tried again; {behind}")));
+                }
+                unwritten = Some(former);
+            }
+        }
     }
 }
 
@@ -759,7 +868,13 @@ fn be(role: Role, take_over: Option<u64>) {
     shared().is_leading.store(leads, Ordering::Relaxed);
     if leads {
         let has_lease = shared().has_lease.load(Ordering::Acquire);
-        calls::with_reads(|reads| reads.begin(has_lease));
+        // The rest of a transaction, a part of which was refused, would be executed.
+        let half_refused = calls::with_reads(|reads| {
+            let half_refused = reads.half_refused();
+            reads.begin(has_lease);
+            half_refused
+        });
+        shared().gate.hang_up(half_refused.as_deref());
         shared().gate.hold()
     } else {
         shared().gate.cut()
@@ -836,7 +951,15 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     let seen = shared().seen();
     let (role, waits) = (with(|s| in_words(&s.role)), shared().gate.waiting());
     let reads = if shared().has_lease.load(Ordering::Acquire) { "lease" } else { "entry" };
-    let texts = [("group", role), ("leader", seen.leader), ("trouble", seen.trouble), ("reads", reads.to_owned())];
+    let kept = shared().kept();
+    let in_sync = kept.as_ref().map_or_else(String::new, |kept| kept.set.replace('\n', " "));
+    let texts = [
+        ("group", role),
+        ("leader", seen.leader),
+        ("trouble", seen.trouble),
+        ("reads", reads.to_owned()),
+        ("data_in_sync", in_sync),
+    ];
     let counts = &shared().gate.counts;
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let servers: Vec<(String, String)> = (0..).zip(&seen.servers).map(|(n, of)| (format!("server{n}"), in_a_line(of))).collect();
@@ -854,6 +977,9 @@ unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
         ("in_sync", u64::from(seen.in_sync)),
         ("copies", seen.copies),
         ("zones", seen.zones),
+        ("data_group", kept.as_ref().map_or(0, |kept| kept.generation)),
+        ("data_term", kept.as_ref().map_or(0, |kept| kept.term)),
+        ("data_in_log", u64::from(shared().log_is_live.load(Ordering::Relaxed))),
     ];
     // SAFETY: as the server calls it.
     unsafe { api::info(ctx, &texts, &numbers) };
@@ -879,33 +1005,97 @@ fn must_not_lead(api: Api) -> Option<String> {
     if seen.in_sync || with(|s| s.role == Role::Leads) {
         return None;
     }
-    let here = keys_in(api.call("INFO", &["keyspace"]).tree().text());
+    let here = Data::of(api.call("INFO", &["keyspace"]).tree().text(), shared().kept().as_ref(), &seen.own);
     if !seen.leader_lives {
-        return has_more(&seen, here);
+        return has_more(&seen, &here);
     }
-    let there = replication::ask_info(&seen.leader, &shared().accounts().of_others, "keyspace").map(|info| keys_in(&info));
-    let there = there.map_or_else(|e| format!("an unknown number of keys ({e})"), |keys| format!("{keys} keys"));
+    let there = ask_all([seen.leader.clone()].into_iter()).pop().map(|(_, data)| data.keys);
+    let there = there.map_or_else(|| "an unknown number of keys (it does not answer)".into(), |keys| format!("{keys} keys"));
     Some(format!(
-        "ERR fide: {} leads, with {there}, and this server has {here}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
+        "ERR fide: {} leads, with {there}, and this server has {}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
          here drops the data of all others",
-        seen.leader
+        seen.leader, here.keys
     ))
 }
 
-/// Nobody leads: another server that has more keys than this one, of those that the group knows.
-fn has_more(seen: &shared::Seen, here: u64) -> Option<String> {
-    let account = shared().accounts().of_others;
+/// What a server has, as it says itself.
+struct Data {
+    keys: u64,
+    /// It loads them: it has more than that.
+    is_loading: bool,
+    /// Of which group and term, and whether it was in sync then: the greater are the later data.
+    rank: (u64, u64, bool),
+}
+
+impl Data {
+    /// `info`: sections *keyspace*, *persistence* and the module's of a server at this address; of
+    /// this server its file is known.
+    fn of(info: &str, kept: Option<&Former>, address: &str) -> Self {
+        let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
+        let number = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let set =
+            kept.map_or_else(|| field("fide_data_in_sync").unwrap_or_default().to_owned(), |kept| kept.set.replace('\n', " "));
+        let (generation, term) =
+            kept.map_or_else(|| (number("fide_data_group"), number("fide_data_term")), |kept| (kept.generation, kept.term));
+        let is_one = set.split(' ').any(|of| of == address);
+        Self { keys: keys_in(info), is_loading: number("loading") == 1, rank: (generation, term, is_one) }
+    }
+
+    /// The greater are to stay: later ones, and of equal ones the more. Lost ones are none.
+    fn worth(&self) -> impl Ord {
+        (self.keys > 0, self.rank, self.keys)
+    }
+
+    fn in_words(&self) -> String {
+        match self.rank {
+            (0, ..) => format!("{} keys, of no group that is known", self.keys),
+            (_, term, true) => format!("{} keys (it was in sync last in term {term})", self.keys),
+            _ => format!("{} keys (it is not known to have been in sync)", self.keys),
+        }
+    }
+}
+
+/// What servers at these addresses have, of those that say it within a second: threads ask, and
+/// nobody waits for a resolver that hangs.
+fn ask_all(addresses: impl Iterator<Item = String>) -> Vec<(String, Data)> {
+    let (tell, told) = mpsc::channel();
+    let mut asked = 0;
+    for address in addresses.take(ASKED_MAX) {
+        let (tell, account) = (tell.clone(), shared().accounts().of_others);
+        let ask = move || {
+            let info = replication::ask_info(&address, &account, &["keyspace", "persistence", NAME]);
+            _ = tell.send(info.ok().map(|info| (Data::of(&info, None, &address), address)));
+        };
+        asked += usize::from(std::thread::Builder::new().name("fide-asks".into()).spawn(ask).is_ok());
+    }
+    let (until, mut all) = (Instant::now() + ASKED_WITHIN, Vec::new());
+    for _ in 0..asked {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Some((data, address))) => all.push((address, data)),
+            Ok(None) => {}
+            Err(_) => break,
+        }
+    }
+    all
+}
+
+/// Nobody leads: another server that has later data than this one, or as late ones and more keys,
+/// of those that the group knows.
+fn has_more(seen: &shared::Seen, here: &Data) -> Option<String> {
     let others: BTreeSet<&String> = seen.servers.iter().map(|of| &of.address).chain([&seen.leader]).collect();
-    let others = others.into_iter().filter(|address| !address.is_empty() && **address != seen.own).take(ASKED_MAX);
-    let asked = others.filter_map(|address| {
-        let info = replication::ask_info(address, &account, "keyspace").ok()?;
-        Some((keys_in(&info), address))
-    });
-    let (keys, address) = asked.max()?;
-    (keys > here).then(|| {
+    let others = others.into_iter().filter(|address| !address.is_empty() && **address != seen.own).cloned();
+    let all = ask_all(others);
+    if let Some((address, _)) = all.iter().find(|(_, there)| there.is_loading) {
+        return Some(format!(
+            "ERR fide: {address} loads its data, and may have more than this server: wait for it, or FIDE LEAD FORCE DISCARD here drops them"
+        ));
+    }
+    let (address, there) = all.into_iter().max_by(|(_, one), (_, other)| one.worth().cmp(&other.worth()))?;
+    (there.worth() > here.worth()).then(|| {
         format!(
-            "ERR fide: {address} has {keys} keys, and this server has {here}: FIDE LEAD FORCE there keeps those, FIDE LEAD FORCE DISCARD here drops \
-             them"
+            "ERR fide: {address} has {}, and this server has {}: FIDE LEAD FORCE there keeps those, FIDE LEAD FORCE DISCARD here drops them",
+            there.in_words(),
+            here.in_words()
         )
     })
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
 /// A descriptor that is readable after [`Bell::ring`], until [`Bell::hush`].
@@ -117,6 +117,16 @@ impl<T> Queue<T> {
     }
 }
 
+/// What becomes of the data that a server is given.
+pub mod copy {
+    /// It has them, and its log as well, if it keeps one.
+    pub const NONE: u8 = 0;
+    /// They come.
+    pub const COMES: u8 = 1;
+    /// They have come: its log is written anew with them, and the former one is on disk until then.
+    pub const CAME: u8 = 2;
+}
+
 /// What both threads see.
 #[derive(Debug)]
 pub struct Shared {
@@ -132,6 +142,12 @@ pub struct Shared {
     pub generation: AtomicU64,
     /// The former group from which the data of this one came ([`Course::origin`](crate::course::Course::origin)).
     pub lineage: AtomicU64,
+    /// And in which term of it ([`Course::origin_term`](crate::course::Course::origin_term)).
+    pub lineage_term: AtomicU64,
+    /// Every write is in this server's log (AOF), also those of before it was given data.
+    pub log_is_live: AtomicBool,
+    /// What becomes of the data that this server is given ([`copy`]).
+    pub copy: AtomicU8,
     /// Servers that hold everything that is decided, as far as the group knows.
     pub copies: AtomicU64,
     /// In how many zones they are.
@@ -159,9 +175,11 @@ pub struct Shared {
     pub accounts: Mutex<Accounts>,
     /// For the thread that writes down of which group the data are ([`crate::lineage`]).
     pub lineages: mpsc::Sender<Former>,
-    /// What lay on this server's disk of a former group, once that was looked at: when all data
-    /// were loaded.
+    /// What this server has of a group since it was started, once that was looked at: when all data
+    /// were loaded. Nothing, once it was given data or has led.
     pub on_disk: Mutex<Option<Option<Former>>>,
+    /// What is written down of this server's data ([`crate::lineage`]).
+    pub kept: Mutex<Option<Former>>,
     /// For INFO.
     pub seen: Mutex<Seen>,
 }
@@ -244,6 +262,9 @@ impl Shared {
             origin: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             lineage: AtomicU64::new(0),
+            lineage_term: AtomicU64::new(0),
+            log_is_live: AtomicBool::new(false),
+            copy: AtomicU8::new(copy::NONE),
             copies: AtomicU64::new(0),
             zones: AtomicU64::new(0),
             applied: AtomicU64::new(0),
@@ -259,6 +280,7 @@ impl Shared {
             accounts: Mutex::default(),
             lineages,
             on_disk: Mutex::default(),
+            kept: Mutex::default(),
             seen: Mutex::default(),
         })
     }
@@ -267,6 +289,12 @@ impl Shared {
     pub fn moves(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Progress::tick);
+    }
+
+    /// What is written down of this server's data.
+    #[must_use]
+    pub fn kept(&self) -> Option<Former> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// As what this module comes to servers.
