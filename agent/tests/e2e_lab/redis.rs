@@ -512,6 +512,23 @@ fn a_leader_whose_host_is_not_heard_is_replaced_by_a_majority() {
     }
 }
 
+/// The only copy is cut off from the majority: its clients are told, also those that come meanwhile,
+/// and what those that have gone were owed is let go.
+#[test]
+fn the_only_copy_cuts_its_clients_off_while_no_majority_is_heard() {
+    let Some(mut of) = Servers::up(3, "raft") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    (2..=3).for_each(|host| of.kill(host));
+    until("it is alone", || of.status(1).contains("copies :1"));
+    let mut waits = Client::open(&of.w, 1).unwrap();
+    NETS.iter().for_each(|net| of.w.lab.cut(1, *net, Cut::Silent).unwrap());
+    let _ = waits.say(&["SET", "key", "2"]);
+    until("its clients are told", || ask(&of.w, 1, "SET key 2").contains("nothing was decided"));
+    assert!(waits.hear().is_err(), "it is cut off");
+    NETS.iter().for_each(|net| of.w.lab.heal(1, *net).unwrap());
+    until("it leads again", || ask(&of.w, 1, "SET key 3") == "+OK");
+}
+
 /// All agents and all servers end at once (no power): whoever is there first does not lead with
 /// what it has, if others may have more.
 #[test]

@@ -206,7 +206,7 @@ pub struct Worker {
     /// The term in which this server was last taken off the list.
     struck_off_in: u64,
     led_at: Option<Instant>,
-    /// The term and the in-sync set that were written down last.
+    /// The term and the in-sync set that were written down last, and whether the log was live.
     kept_set: (u64, String, bool),
     /// Nothing is decided: the agent was asked why.
     asked_stall: Option<(Instant, mpsc::Receiver<Result<GroupStatus, String>>)>,
@@ -235,9 +235,9 @@ pub struct Worker {
     leases: Vec<Lease>,
     /// The last client that said that it leads no more.
     resigned: Option<u64>,
-    /// This server has said what it has of it, and when that was decided.
-    /// Behind which term it was said what this server has, and whether it loads.
+    /// Behind which term this server has said what it has, and whether it loads.
     has_claimed: Option<(u64, bool)>,
+    /// When that was decided.
     claimed: Option<Instant>,
     /// The hosts of a group that was begun anew, and when they were asked for; nobody's where it was not.
     anew: Option<(Instant, Vec<String>)>,
@@ -1739,7 +1739,8 @@ impl Worker {
             return;
         }
         let (term, set, is_live) = (self.course.term, self.course.set(), self.shared.log_is_live.load(Ordering::Acquire));
-        if self.kept_set == (term, set.clone(), is_live) {
+        let (kept_term, kept_set, was_live) = &self.kept_set;
+        if (*kept_term, kept_set, *was_live) == (term, &set, is_live) {
             return;
         }
         self.kept_set = (term, set.clone(), is_live);

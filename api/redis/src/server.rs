@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// And whether it could execute everything.
 const LOOK_AT_ERRORS: Duration = Duration::from_millis(100);
 /// And whether its log has all data.
-const LOOK_AT_LOG: Duration = Duration::from_millis(50);
+const LOOK_AT_LOG: Duration = Duration::from_millis(100);
 /// Other servers that are asked what they have before this one leads by force, all at once.
 const ASKED_MAX: usize = 16;
 /// So long an operator who lets a server lead by force waits for what others have.
@@ -1009,10 +1009,13 @@ fn must_not_lead(api: Api) -> Option<String> {
     if !seen.leader_lives {
         return has_more(&seen, &here);
     }
-    let there = ask_all([seen.leader.clone()].into_iter()).pop().map(|(_, data)| data.keys);
-    let there = there.map_or_else(|| "an unknown number of keys (it does not answer)".into(), |keys| format!("{keys} keys"));
+    let there = match ask_all([seen.leader.clone()].into_iter()).pop() {
+        Some((_, Ok(data))) => format!("with {} keys", data.keys),
+        Some((_, Err(why))) => format!("as far as is known, with an unknown number of keys ({why})"),
+        None => "as far as is known, and does not answer here".into(),
+    };
     Some(format!(
-        "ERR fide: {} leads, with {there}, and this server has {}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
+        "ERR fide: {} leads, {there}, and this server has {}: FIDE STEPDOWN there hands over without loss, FIDE LEAD FORCE DISCARD \
          here drops the data of all others",
         seen.leader, here.keys
     ))
@@ -1055,24 +1058,24 @@ impl Data {
     }
 }
 
-/// What servers at these addresses have, of those that say it within a second: threads ask, and
-/// nobody waits for a resolver that hangs.
-fn ask_all(addresses: impl Iterator<Item = String>) -> Vec<(String, Data)> {
+/// What servers at these addresses have, or why they do not say it, of those that answer within a
+/// second: threads ask, and nobody waits for a resolver that hangs.
+fn ask_all(addresses: impl Iterator<Item = String>) -> Vec<(String, Result<Data, String>)> {
     let (tell, told) = mpsc::channel();
     let mut asked = 0;
     for address in addresses.take(ASKED_MAX) {
         let (tell, account) = (tell.clone(), shared().accounts().of_others);
         let ask = move || {
             let info = replication::ask_info(&address, &account, &["keyspace", "persistence", NAME]);
-            _ = tell.send(info.ok().map(|info| (Data::of(&info, None, &address), address)));
+            let data = info.map(|info| Data::of(&info, None, &address)).map_err(|e| e.to_string());
+            _ = tell.send((address, data));
         };
         asked += usize::from(std::thread::Builder::new().name("fide-asks".into()).spawn(ask).is_ok());
     }
     let (until, mut all) = (Instant::now() + ASKED_WITHIN, Vec::new());
     for _ in 0..asked {
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Some((data, address))) => all.push((address, data)),
-            Ok(None) => {}
+            Ok(said) => all.push(said),
             Err(_) => break,
         }
     }
@@ -1085,6 +1088,8 @@ fn has_more(seen: &shared::Seen, here: &Data) -> Option<String> {
     let others: BTreeSet<&String> = seen.servers.iter().map(|of| &of.address).chain([&seen.leader]).collect();
     let others = others.into_iter().filter(|address| !address.is_empty() && **address != seen.own).cloned();
     let all = ask_all(others);
+    // Who does not say it was named to the operator as missing.
+    let all: Vec<(String, Data)> = all.into_iter().filter_map(|(address, data)| Some((address, data.ok()?))).collect();
     if let Some((address, _)) = all.iter().find(|(_, there)| there.is_loading) {
         return Some(format!(
             "ERR fide: {address} loads its data, and may have more than this server: wait for it, or FIDE LEAD FORCE DISCARD here drops them"
