@@ -361,6 +361,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     if has_modules || io_threads > 1 || has_tls(api) {
         calls::with_reads(|reads| reads.be_careful());
     }
+    ask_about_all();
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
     api.on_key(on_key);
@@ -527,9 +528,19 @@ fn takes_what_is_the_modules<'a>(mut arguments: impl Iterator<Item = &'a [u8]>, 
     false
 }
 
+/// What each command is, before a client calls one: `MONITOR` and the slow log show clients' commands
+/// alone then.
+fn ask_about_all() {
+    // Renamed ones are listed by their former names: those are asked about when they are called.
+    for name in main().api.call("COMMAND", &["LIST"]).tree().elements() {
+        main().kind(name.text().as_bytes());
+    }
+}
+
 /// Another module was loaded, or is gone: names may mean something else.
 unsafe extern "C" fn on_modules(_ctx: *mut Ctx, _event: ServerEvent, _sub: u64, data: *mut c_void) {
     main().kinds.borrow_mut().clear();
+    ask_about_all();
     // SAFETY: what the server gives with this event.
     if unsafe { api::changed_module(data) } != NAME {
         calls::with_reads(|reads| reads.be_careful());
