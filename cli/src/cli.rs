@@ -86,6 +86,8 @@ pub enum Command {
     Fence(crate::cmd::fence::FenceArgs),
     /// Groups: a log that several hosts agree on, also while hosts crash
     Group(crate::cmd::group::GroupArgs),
+    /// Run a command on one of several hosts: where it leads, and nowhere else
+    Lead(crate::cmd::lead::LeadArgs),
     /// What a network can promise: trees, timeouts, bandwidth, what one failure takes; asks and changes nothing
     Plan(crate::cmd::plan::PlanArgs),
     /// Run the agent, fided, in the foreground

@@ -16,6 +16,7 @@ mod gaps;
 mod gray;
 mod groups;
 mod hung_disk;
+mod lead;
 mod linearizable;
 mod lines;
 mod load;

@@ -14,6 +14,7 @@ pub mod forget;
 pub mod group;
 pub mod key;
 pub mod lab;
+pub mod lead;
 pub mod maintenance;
 pub mod man;
 pub mod monitor;
@@ -47,6 +48,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Maintenance(args) => maintenance::run(context, args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),
+        Command::Lead(args) => lead::run(context, args),
         Command::Plan(args) => plan::run(context, &args),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(_) | Command::Demo(_) | Command::Bench(_) | Command::Nano(_) | Command::Sim(_) => Err(dev::misplaced()),
