@@ -91,7 +91,7 @@ impl Address {
             && at <= Instant::now()
         {
             if let Err(e) = announce(&self.interface, self.ip) {
-                tracing::warn!("cannot announce {}: {e}", self.ip);
+                say!("warning: ", "cannot announce {}: {e}", self.ip);
             }
             self.announce = AGAIN.get(count + 1).map(|after| (Instant::now() + *after, count + 1));
         }

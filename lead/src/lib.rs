@@ -16,6 +16,15 @@
 //! | `cgroup.rs` | the cgroup in which it runs |
 //! | `address.rs` | an address that moves with it |
 
+/// A line for whoever runs `fide lead run`: its journal, or a terminal.
+macro_rules! say {
+    ($kind:literal, $($text:tt)*) => {{
+        use std::io::Write as _;
+        // Nobody who reads it holds anything up.
+        _ = writeln!(std::io::stderr(), concat!($kind, "{}"), format_args!($($text)*));
+    }};
+}
+
 pub mod address;
 pub mod cgroup;
 pub mod course;

@@ -136,7 +136,7 @@ fn clear_former(lock: &mut Lock) -> Result<(), String> {
     let failed = |e: io::Error| format!("what ran in {} cannot be ended: {e}", cgroup.dir().display());
     cgroup.kill().map_err(failed)?;
     while !cgroup.wait_empty(KILLED_MAX).map_err(failed)? {
-        tracing::warn!("what ran in {} was killed and does not end", cgroup.dir().display());
+        say!("warning: ", "what ran in {} was killed and does not end", cgroup.dir().display());
     }
     cgroup.remove();
     if let Some((ip, interface)) = kept.address {

@@ -100,7 +100,7 @@ impl Runner {
             match Connection::open(options.socket.as_deref()) {
                 Ok(connection) => break connection.agent().node.clone(),
                 Err(e) => {
-                    tracing::warn!("waits for the agent: {e}");
+                    say!("warning: ", "waits for the agent: {e}");
                     std::thread::sleep(Duration::from_secs(1));
                 }
             }
@@ -155,9 +155,9 @@ impl Runner {
     fn say(&mut self, kind: usize, what: String) {
         if self.said[kind] != what {
             if what.is_empty() {
-                tracing::info!("{}: mended", self.said[kind]);
+                say!("", "{}: mended", self.said[kind]);
             } else {
-                tracing::warn!("{what}");
+                say!("warning: ", "{what}");
             }
             self.said[kind] = what;
         }
@@ -316,13 +316,12 @@ impl Runner {
         let Some(link) = &mut self.link else { return Ok(()) };
         let is_own = entry.client == link.group.client();
         let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
-        tracing::debug!("{read:?}");
         let (count, was_current) = (self.judge.course().history.len(), self.judge.is_current());
         self.judge.handle_entry(&read, is_own);
         let course = self.judge.course();
         if was_current && course.history.len() != count {
             for decision in course.history.iter().skip(count) {
-                tracing::info!("term {}: {}", decision.term, decision.text);
+                say!("", "term {}: {}", decision.term, decision.text);
             }
         }
         self.entries += 1;
@@ -375,7 +374,7 @@ impl Runner {
         for said in self.payload.said() {
             match said {
                 Said::Ended(term, why) => {
-                    tracing::warn!("term {term}: {why}");
+                    say!("warning: ", "term {term}: {why}");
                     self.judge.handle_ended(term, &why);
                 }
                 Said::Cleared(term) => self.judge.handle_cleared(term),
@@ -386,13 +385,12 @@ impl Runner {
 
     fn act(&mut self) {
         for action in self.judge.poll_actions() {
-            tracing::debug!("{action:?}");
             match action {
                 Action::Propose(entry) => {
                     // What is not taken is proposed again in a moment.
                     let proposed = self.link.as_mut().map(|link| link.group.propose(&entry.bytes()));
                     if let Some(Err(e)) = proposed {
-                        tracing::warn!("cannot propose: {e}");
+                        say!("warning: ", "cannot propose: {e}");
                     }
                 }
                 Action::Start { term } => self.payload.order(Order::Start(term)),

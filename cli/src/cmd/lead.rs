@@ -163,10 +163,6 @@ fn start(context: &Context, args: RunArgs) -> Result<ExitCode, Failure> {
         address: args.address.zip(args.interface),
         stop_timeout: Duration::from_nanos(args.stop_timeout),
     };
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
-    _ = log.with_ansi(false).with_target(false).try_init();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Failure::failed(format!("signals: {e}")))?;
