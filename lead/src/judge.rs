@@ -182,7 +182,7 @@ impl Judge {
         self.since_ns = self.now_ns;
     }
 
-    /// The next entry. `is_own`: of this session.
+    /// The next entry. `is_own`: proposed by this connection to the group.
     pub fn handle_entry(&mut self, entry: &Entry, is_own: bool) {
         if self.course.apply(entry) {
             self.since_ns = self.now_ns;

@@ -18,10 +18,10 @@ struct Host {
     is_fenced: bool,
     /// COMMAND's processes live, of that term.
     command: Option<u64>,
-    /// How far this session has read.
+    /// How far this connection to the group has read.
     read: usize,
     is_connected: bool,
-    /// Entries below this number are of this session.
+    /// Entries that this connection has proposed.
     own: Vec<usize>,
     /// What was handed out and is not done.
     todo: VecDeque<Action>,

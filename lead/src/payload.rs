@@ -98,12 +98,9 @@ impl Lock {
     }
 
     fn keep(&mut self, kept: &Kept) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        fs::write(&new, serde_json::to_vec(kept)?)?;
         // Into the file that is locked.
-        let bytes = fs::read(&new)?;
-        fs::remove_file(&new)?;
         use std::os::unix::fs::FileExt as _;
+        let bytes = serde_json::to_vec(kept)?;
         self.file.set_len(0)?;
         self.file.write_all_at(&bytes, 0)
     }
