@@ -110,6 +110,12 @@ impl Runner {
             "this host is {me}, which is not one of --hosts {}",
             options.hosts.join(",")
         );
+        if let Some((address, _)) = &options.plan.address {
+            let alone = |text: &str| text.split('/').next().unwrap_or_default().to_owned();
+            let paths = Client::open(options.socket.as_deref())?.status()?.paths;
+            let is_own = paths.iter().any(|path| alone(&path.address) == alone(address));
+            anyhow::ensure!(!is_own, "--address {address} is this host's own, by which its agent works: name one that moves");
+        }
         let payload = Payload::new(options.plan.clone(), lock).map_err(anyhow::Error::msg)?;
         let judge = Judge::new(&me, Life { run: wall_ms(), incarnation: 0 }, &options.hosts);
         let said = Default::default();

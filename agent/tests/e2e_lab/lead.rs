@@ -167,5 +167,9 @@ fn two_of_one_name_and_other_hosts_are_refused() {
     assert!(others.contains("others run it on the hosts h1,h2,h3"), "{others}");
     let nowhere = of.say(3, &["run", "job", "--hosts", "h1,h2", "--", "sleep", "1"]);
     assert!(nowhere.contains("this host is h3"), "{nowhere}");
+    let own = format!("{}/24", of.w.lab.ipv4(3, 0));
+    let own = of.say(3, &["run", "other", "--hosts", HOSTS, "--address", &own, "--interface", "net0", "--", "sleep", "1"]);
+    assert!(own.contains("is this host's own"), "{own}");
+    of.w.all_alive();
     assert!(of.say(3, &["run", "job", "--hosts", HOSTS, "--", "no-such-program"]).contains("there is no program"));
 }
